@@ -28,7 +28,7 @@ from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.models import VisionTransformer
 from vitrine.text import listed
-from vitrine.training.throughput import flops_per_image
+from vitrine.training.flops import flops_per_image
 
 OUT = ROOT / "outputs" / "things_to_try"
 JSON = STUDIES / "things_to_try.json"

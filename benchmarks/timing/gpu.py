@@ -31,7 +31,8 @@ from vitrine.data.image_dataset import Split
 from vitrine.data.shards import shards_folder, write_shards
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.models import VisionTransformer
-from vitrine.training.throughput import datasheet_peak, flops_per_image
+from vitrine.training.flops import flops_per_image
+from vitrine.training.peak_flops import datasheet_peak
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Model, image size, patch size, images a step.

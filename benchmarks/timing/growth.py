@@ -31,7 +31,7 @@ from step import as_trained, training_step
 
 from vitrine import compose
 from vitrine.data.shards import shards_folder, write_shards
-from vitrine.training.throughput import flops_per_image
+from vitrine.training.flops import flops_per_image
 
 JSON = TIMING / "growth.json"
 PAGE = ROOT / "docs" / "growth.md"

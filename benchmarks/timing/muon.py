@@ -9,7 +9,7 @@ from step import as_trained, training_step
 
 from vitrine import compose
 from vitrine.training import optim
-from vitrine.training.throughput import flops_per_image
+from vitrine.training.flops import flops_per_image
 
 MODELS, ROUNDS = ("vit_nano", "vit_tiny"), 15
 MUON_FLOPS = 17e9  # of a step of vit_tiny

@@ -21,9 +21,10 @@ from vitrine.config import TrainConfig
 from vitrine.distributed.hardware import DTYPES, choose_hardware
 from vitrine.models import VisionTransformer
 from vitrine.training.compile import compile_parts
+from vitrine.training.flops import flops_per_image
 from vitrine.training.losses import LOSSES
 from vitrine.training.optim import build_optimizer
-from vitrine.training.throughput import flops_per_image, matmul_peak
+from vitrine.training.peak_flops import matmul_peak
 
 BATCH, ROUNDS = 128, 10
 MODELS = ("vit_nano", "vit_tiny")

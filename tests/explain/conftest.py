@@ -15,8 +15,8 @@ from vitrine.data.preparation import resized
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.metrics_file import MetricsFile
+from vitrine.training.flops import flops_per_image
 from vitrine.training.lr_range import RangeTest, best_rate, read_curve, write_curve
-from vitrine.training.throughput import flops_per_image
 
 WriteRun = Callable[..., RunRecord]
 

@@ -170,8 +170,8 @@ def _warm_up() -> None:
     import torch
 
     from vitrine import compose
+    from vitrine.training.peak_flops import matmul_peak
     from vitrine.training.plots import confusion
-    from vitrine.training.throughput import matmul_peak
 
     compose(["model=vit_nano"])
     with torch.random.fork_rng():

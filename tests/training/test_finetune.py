@@ -19,11 +19,11 @@ from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.training.finetune import freeze, has_constant_features
+from vitrine.training.flops import flops_per_image, training_flops_per_image
 from vitrine.training.initial_weights import drawn_by_name
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule
-from vitrine.training.throughput import flops_per_image, training_flops_per_image
 from vitrine.training.weights import model_weights, read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("undrawn")

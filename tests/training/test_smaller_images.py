@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from vitrine import compose, fit, resume
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
+from vitrine.training.flops import flops_by_epoch, flops_per_image
 from vitrine.training.smaller_images import SmallerImages
-from vitrine.training.throughput import flops_by_epoch, flops_per_image
 
 CHOICES = [
     "position=sincos2d",

@@ -5,8 +5,8 @@ from helpers.levels import sampled
 
 from vitrine.cli.summary import main
 from vitrine.models import build_model
+from vitrine.training.flops import flops_per_image
 from vitrine.training.summary import layers
-from vitrine.training.throughput import flops_per_image
 
 CHOICES = ["pool=cls", "pool=map", "position=relative", "patch_embed=conv_stem", "attention=local", "mlp=swiglu"]
 

@@ -12,7 +12,8 @@ from vitrine import compose, fit
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import Chain
 from vitrine.runs import RunRecord
-from vitrine.training.throughput import PeakFlops, StepStatistics, Throughput, shared
+from vitrine.training.peak_flops import PeakFlops
+from vitrine.training.throughput import StepStatistics, Throughput, shared
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

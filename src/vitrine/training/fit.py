@@ -39,24 +39,20 @@ from vitrine.training.console import (
     show_start,
 )
 from vitrine.training.evaluate import classifier_from, evaluate_on_test
+from vitrine.training.flops import flops_by_epoch, flops_per_image
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import check_class_names, class_weights
 from vitrine.training.lr_range import set_learning_rate
+from vitrine.training.memory import peak_memory, reset_peak_memory
+from vitrine.training.peak_flops import PeakFlops
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
 from vitrine.training.run import Result, TrainingRun, begin_attempt, check_effects, deadline, load_data
 from vitrine.training.schedules import epochs_done, total_steps
-from vitrine.training.throughput import (
-    PeakFlops,
-    Throughput,
-    flops_by_epoch,
-    flops_per_image,
-    peak_memory,
-    reset_peak_memory,
-)
+from vitrine.training.throughput import Throughput
 from vitrine.training.trainer import train
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
 

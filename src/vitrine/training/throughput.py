@@ -1,12 +1,8 @@
 """Training speed: images per second, time spent waiting for data, and model FLOP/s utilisation (MFU)."""
 
-import re
-import resource
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,152 +10,10 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from vitrine.config import TrainConfig, ViTConfig
-from vitrine.config.image_schedule import image_sides
-from vitrine.config.part_failures import failing_in_one_line
-from vitrine.config.parts import names_of
 from vitrine.data.loader import TrainLoader
-from vitrine.distributed.hardware import DTYPES, Hardware
-from vitrine.models import VisionTransformer, build_model
-from vitrine.training.finetune import freeze, has_constant_features
 from vitrine.training.lit_module import Classifier
-
-# Dense peak TFLOP/s of a whole card in bfloat16 (float16 on cards without bfloat16), TF32 and float32. Lightning's
-# table has the doubled rates of sparse matrices for some cards. The first pattern that matches the card's name counts.
-# Sources: NVIDIA's datasheets of these cards, and the Ampere, Ada and Hopper architecture whitepapers.
-PEAKS: dict[str, tuple[float, float, float]] = {
-    r"H[12]00 NVL": (835.5, 417.5, 60.0),
-    r"H100 PCIe": (756.0, 378.0, 51.2),
-    r"H[12]00|GH200": (989.4, 494.7, 66.9),
-    r"A100": (312.0, 156.0, 19.5),
-    r"L40S": (362.05, 183.0, 91.6),
-    r"L4\b": (121.0, 60.0, 30.3),
-    r"A10\b": (125.0, 62.5, 31.2),
-    r"RTX 4090$": (165.2, 82.6, 82.6),
-    r"RTX 3090\b(?! Ti)": (71.0, 35.6, 35.6),
-    r"V100-SXM2": (125.0, 15.7, 15.7),
-    r"T4\b": (65.0, 8.1, 8.1),
-}
-
-
-# Depth times squared width of 24 M parameters, and tokens: up to these, operations are counted on the CPU. On the meta
-# device, which takes no memory, PyTorch imports sympy, and computes shapes in Python: five times as long for vit_tiny.
-SMALL_MODEL, SHORT_SEQUENCE = 2_000_000, 1024
-
-
-def flops_per_image(config: ViTConfig, *, training: bool = False) -> int:
-    """Floating-point operations of a forward pass on one image: matrix products only, a multiply-add counting as 2.
-
-    With ``training``, of the patches that patch dropout keeps.
-    """
-    return _count_flops(config, training=training)[1].get_total_flops()
-
-
-def _count_flops(config: ViTConfig, *, training: bool = False) -> tuple[nn.Module, FlopCounterMode]:
-    """Return a model and the counted operations of its forward pass; see :func:`flops_per_image`."""
-    short = config.tokens <= SHORT_SEQUENCE
-    small = short and config.depth * config.dim**2 <= SMALL_MODEL
-    device = "cpu" if small or names_of(config) else "meta"  # a user's code may compute with values
-    if short or device == "meta":  # where attention maps take little memory
-        config = replace(config, attention_kernel="explicit")  # PyTorch 2.11 does not count its fused kernel on CPUs
-    failing = failing_in_one_line(config)  # of an image alone
-    with failing, torch.device(device), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        model = build_model(config).eval()
-        if isinstance(model, VisionTransformer):
-            model.patch_drop.train(training)
-        images = torch.zeros(1, config.in_channels, *config.image_hw)
-        with FlopCounterMode(display=False) as counter:
-            model(images)
-    return model, counter
-
-
-def training_flops_per_image(config: TrainConfig, forward: int) -> int:
-    """FLOPs of the forward and backward pass on one image.
-
-    The backward pass counts as two forward passes through what is trained. Frozen layers take no backward pass, and no
-    forward pass either where their features are computed once.
-
-    Args:
-        config: how the model is trained.
-        forward: FLOPs of a forward pass on an image, without patch dropout.
-    """
-    if config.finetune.name == "full":
-        return 3 * (flops_per_image(config.model, training=True) if config.model.patch_dropout else forward)
-    model, counter = _count_flops(config.model)
-    parts = freeze(model, config.finetune) or []
-    names = [f"{type(model).__name__}.{name}" for name, module in model.named_modules() if module in parts]
-    trained = sum(sum(counter.get_flop_counts().get(name, {}).values()) for name in names)
-    return 3 * trained if has_constant_features(config) else forward + 2 * trained
-
-
-def flops_by_epoch(config: TrainConfig, forward: int) -> list[int]:
-    """Return :func:`training_flops_per_image` in each epoch, which ``trainer.image_schedule`` lets differ."""
-    trainer = config.trainer
-    sides = image_sides(trainer.image_schedule, trainer.max_epochs)
-    flops: dict[int | None, int] = {None: training_flops_per_image(config, forward)}
-    for side in sides:
-        if side is not None and side not in flops:
-            flops[side] = 3 * flops_per_image(replace(config.model, image_size=side), training=True)
-    return [flops[side] for side in sides]
-
-
-def datasheet_peak(name: str, precision: str) -> float | None:
-    """Dense peak FLOP/s of a GPU by its datasheet; ``None`` if unknown.
-
-    Args:
-        name: the card's name, as CUDA reports it.
-        precision: a choice of ``trainer.precision``.
-    """
-    column = {"bf16-mixed": 0, "16-mixed": 0, "tf32": 1, "32-true": 2}.get(precision)
-    peaks = next((peaks for pattern, peaks in PEAKS.items() if re.search(pattern, name)), None)
-    return None if peaks is None or column is None else peaks[column] * 1e12
-
-
-@cache
-def matmul_peak(device: str, precision: str, threads: int) -> float:
-    """FLOP/s of a large matrix product on this machine: the fastest of those in a quarter of a second.
-
-    Too low if another program keeps the machine busy throughout: :class:`Throughput` then measures it again.
-
-    Args:
-        device: ``cpu``, ``cuda`` or ``mps``.
-        precision: a choice of ``trainer.precision``.
-        threads: PyTorch's threads, on which the result depends.
-    """
-    halves = precision in ("bf16-mixed", "16-mixed")
-    size = 1024 if device == "cpu" else 8192 if halves else 4096
-    a, b = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
-    (a @ b)[0, 0].item()  # loads what computes it, and waits for the device
-    seconds: list[float] = []
-    end = time.perf_counter() + 0.25
-    while not seconds or time.perf_counter() < end:  # a CPU without bfloat16 takes longer for one
-        begin = time.perf_counter()
-        (a @ b)[0, 0].item()
-        seconds.append(time.perf_counter() - begin)
-    return 2 * size**3 / min(seconds)
-
-
-@dataclass(frozen=True)
-class PeakFlops:
-    """Peak FLOP/s of all devices together.
-
-    Attributes:
-        matmul: of a large matrix product, measured here.
-        datasheet: of dense matrices by the maker's datasheet; ``None`` if unknown.
-    """
-
-    matmul: float
-    datasheet: float | None = None
-
-    @classmethod
-    def of(cls, hardware: Hardware) -> "PeakFlops":
-        """Measure and look up the peak of ``hardware``."""
-        measured = matmul_peak(hardware.accelerator, hardware.precision, torch.get_num_threads())
-        datasheet = datasheet_peak(hardware.name, hardware.precision) if hardware.accelerator == "cuda" else None
-        return cls(measured * hardware.devices, None if datasheet is None else datasheet * hardware.devices)
+from vitrine.training.peak_flops import PeakFlops, matmul_peak
 
 
 @dataclass(frozen=True)
@@ -328,18 +182,3 @@ def _seconds_between(begin: Timestamp, end: Timestamp) -> float:
     assert isinstance(end, torch.cuda.Event)
     end.synchronize()
     return begin.elapsed_time(end) / 1000
-
-
-def reset_peak_memory(hardware: Hardware) -> None:
-    """Start measuring the peak of GPU memory."""
-    if hardware.accelerator == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-
-
-def peak_memory(hardware: Hardware) -> dict[str, int]:
-    """Return this process's peak memory in bytes: ``peak_memory``, and ``peak_gpu_memory`` on a CUDA GPU."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = {"peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-    if hardware.accelerator == "cuda":
-        peak["peak_gpu_memory"] = torch.cuda.max_memory_allocated()
-    return peak
