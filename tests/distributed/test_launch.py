@@ -12,7 +12,7 @@ from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.launch import Launch, launched
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, RunError
-from vitrine.training.run import check_agreement
+from vitrine.training.load_data import check_agreement
 
 
 def set_ranks(monkeypatch, **values):

@@ -13,7 +13,7 @@ from helpers.running import SMALL, descendants, only_run, start_script, wait_unt
 from vitrine import compose, fit
 from vitrine.data import memory
 from vitrine.data.decode import Decoder
-from vitrine.training import run as run_module
+from vitrine.training import load_data as load_data_module
 
 pytestmark = pytest.mark.whole
 
@@ -95,7 +95,7 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
 
 def test_a_first_epoch_that_decodes_trains_the_same_and_fills_the_cache(monkeypatch, capsys, pictures, tmp_path):
     overrides = [*PICTURES, f"data.root={pictures}", f"paths.cache_dir={tmp_path / 'cache'}", "trainer.compile=nothing"]
-    monkeypatch.setattr(run_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(load_data_module, "PATIENCE", 0.0)
     fit(compose([*overrides, f"paths.output_dir={tmp_path / 'first'}"]))
     assert "in memory: 15.4 kB; 78 images still to be decoded, in the first epoch\n" in capsys.readouterr().out
     assert len(list((tmp_path / "cache").glob("*.npz"))) == 2  # of train and test

@@ -28,6 +28,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.text import report
 from vitrine.tracking.loggers import RunLogger, start_trackers
+from vitrine.training.attempt import begin_attempt
 from vitrine.training.callbacks import PruningRule, stopped_before
 from vitrine.training.compile import Compiled
 from vitrine.training.console import (
@@ -43,6 +44,7 @@ from vitrine.training.flops import flops_by_epoch, flops_per_image
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
+from vitrine.training.load_data import check_split_keys, load_data
 from vitrine.training.losses import check_class_names, class_weights
 from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.memory import peak_memory, reset_peak_memory
@@ -50,7 +52,7 @@ from vitrine.training.peak_flops import PeakFlops
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
-from vitrine.training.run import Result, TrainingRun, begin_attempt, check_effects, deadline, load_data
+from vitrine.training.run import Result, TrainingRun, deadline
 from vitrine.training.schedules import epochs_done, total_steps
 from vitrine.training.throughput import Throughput
 from vitrine.training.trainer import train
@@ -107,7 +109,7 @@ def fit(
         with hardware.set_up():
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
-            check_effects(config, data)
+            check_split_keys(config, data)
             check_class_names(config.loss, data.dataset.classes)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)

@@ -26,9 +26,10 @@ from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
+from vitrine.training.load_data import load_data
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
-from vitrine.training.run import Result, TrainingRun, deadline, load_data
+from vitrine.training.run import Result, TrainingRun, deadline
 from vitrine.training.schedules import learning_rate_factor, total_steps
 from vitrine.training.weights import differences, read_checkpoint
 

@@ -1,0 +1,75 @@
+"""The data of a run: read on every rank, and checked against the configuration."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+from vitrine.config import TrainConfig
+from vitrine.config.schema import DataConfig
+from vitrine.config.serialize import to_plain
+from vitrine.config.validate import unequal_shares
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.placement import Placement
+from vitrine.distributed.hardware import Hardware
+from vitrine.distributed.rendezvous import Ranks
+from vitrine.errors import DataError, RunError
+from vitrine.runs.flatten import flatten
+
+PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
+
+
+def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDataModule:
+    """Read the images on rank 0, which fills the cache and decides where they lie, then on the other ranks.
+
+    Raises:
+        DataError: the data is missing or damaged.
+        RunError: ranks have different configurations.
+    """
+    check_agreement(config, hardware, ranks)
+    patience = PATIENCE if ranks.count == hardware.devices == 1 else math.inf  # other ranks read what rank 0 caches
+
+    def read(placement: Placement | None = None) -> ImageDataModule:
+        data = ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
+        _check_shares(config, len(data.train), hardware.devices)
+        return data
+
+    data = read() if ranks.rank == 0 else None
+    placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
+    return data or read(Placement(**placement))
+
+
+def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
+    """Raise RunError on a rank whose configuration or hardware differs from rank 0's; paths may differ."""
+    chosen = {f"hardware.{name}": value for name, value in asdict(hardware).items() if name != "name"}
+    own = json.loads(json.dumps(flatten(to_plain(config)) | chosen))
+    shared = ranks.share(lambda: own)
+    for name in dict.fromkeys([*own, *shared]):
+        ours, first = (values.get(name, "not set") for values in (own, shared))
+        if ours != first and name != "data.root" and not name.startswith("paths."):
+            problem = f"{name} is {ours} on rank {ranks.rank}, and {first} on rank 0"
+            raise RunError(f"{problem}; ranks train one run together, with the same configuration")
+
+
+def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
+    """Raise DataError where a batch is cut to so few training images that ranks would get unequal shares of it."""
+    size = config.data.batch_size
+    cut = replace(config, data=replace(config.data, batch_size=images))
+    if images < size and (problem := unequal_shares(cut, devices)):
+        unit = 2 * devices if config.augment.mixes else devices
+        hint = f"set data.batch_size={images // unit * unit}" if images >= unit else "take fewer devices"
+        raise DataError(
+            f"data.batch_size={size} is cut to the {images} training images, a number that {problem}; {hint}"
+        )
+
+
+def check_split_keys(config: TrainConfig, data: ImageDataModule) -> None:
+    """Raise DataError where a key chooses validation images although the data has a validation split.
+
+    ``data.hold_out`` is not checked: reproductions set it for every data set.
+    """
+    if data.train_val_split is not None:
+        return
+    for key in ("val_fraction", "val_seed"):
+        if (value := getattr(config.data, key)) != (default := getattr(DataConfig, key)):
+            problem = "is for data without a validation split of its own, which this has"
+            raise DataError(f"data.{key}={value} {problem}; leave it at data.{key}={default}")

@@ -1,0 +1,41 @@
+"""The data of all ranks, and keys that do not fit it."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.running import SMALL, write_image_folder
+
+from vitrine import compose, fit
+from vitrine.distributed.hardware import choose_hardware
+from vitrine.distributed.rendezvous import Ranks
+from vitrine.errors import DataError
+from vitrine.training.load_data import check_split_keys, load_data
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "message"),
+    [
+        (["data.batch_size=2000"], 4, "cut to the 1293 training images, a number that must be .*; set .*_size=1292$"),
+        (["augment.mixup=0.5", "data.batch_size=2000"], 2, "divisible by trainer.devices=2; set data.batch_size=1292$"),
+        (["data.train_fraction=0.001", "data.batch_size=64"], 16, "cut to the 10 .*; take fewer devices$"),
+    ],
+)
+def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overrides, devices, message):
+    config = compose([*SMALL, *overrides])
+    hardware = choose_hardware(config)
+    with pytest.raises(DataError, match=message):
+        load_data(config, replace(hardware, devices=devices), Ranks())
+    assert len(load_data(config, hardware, Ranks()).train) > 0
+
+
+@pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])
+def test_a_key_that_chooses_validation_images_is_refused_where_the_data_has_its_own(tmp_path, given):
+    write_image_folder(tmp_path / "own", "train", "val")
+    paths = [f"paths.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path}"]
+    config = compose(
+        [*SMALL, "data=imagefolder", f"data.root={tmp_path / 'own'}", "data.image_size=8", "patch=4", *paths, given]
+    )
+    with pytest.raises(DataError, match=rf"^{given} is for data without a validation split of its own, which this has"):
+        fit(config)
+    own = load_data(config, choose_hardware(config), Ranks())
+    check_split_keys(replace(config, data=replace(config.data, hold_out=False, val_fraction=0.1, val_seed=0)), own)
