@@ -25,6 +25,13 @@ def prefixes(text: str) -> list[str]:
     return found
 
 
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
 def add_trust(parser: ArgumentParser, *, where: str = "") -> None:
     """Add ``--trust PREFIX,...``, which may be repeated; ``where`` begins its help."""
     parser.add_argument(

@@ -15,30 +15,21 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from vitrine.cli.arguments import errors_in_one_line, make_parser
+from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
+from vitrine.cli.tables import print_rows, print_section
 from vitrine.errors import RunError
 from vitrine.files import replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
-from vitrine.runs.registry import RunEntry, RunList, best_runs, find_runs, remove_runs
-from vitrine.text import (
-    as_override,
-    clock,
-    file_size,
-    one_line,
-    plural,
-    print_table,
-    printable,
-    report,
-    without_formula,
-)
+from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
+from vitrine.text import as_override, clock, file_size, one_line, plural, printable, report, without_formula
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -141,73 +132,27 @@ def diff(options: argparse.Namespace) -> None:
 
 def show_best(options: argparse.Namespace) -> None:
     """Show the best run and its metrics, test metrics included."""
+    from vitrine.compare.best_run import by_configuration, luck_sentence, otherwise_validated
+
     found = select(options)
     runs = best_runs(found, options.by, len(found.entries))
     metric = found.column(options.by)
-    configurations = _configurations(runs, metric)
+    configurations = by_configuration(runs, metric)
     tied = [run for run in runs if run.metrics[metric] == runs[0].metrics[metric]]
     run = next(run for members in configurations for run in members if run in tied)
     metrics = [[name, cell_text(name, value)] for name, value in run.metrics.items()]
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {metric} among {finished}"))
-    if warning := _unlike(found, run, metric):
+    if warning := otherwise_validated(found, run, metric):
         print(printable(warning))
         return
-    print_luck(configurations, run, metric)
+    if luck := luck_sentence(configurations, run, metric):
+        print(printable(luck))
     if run not in (members := configurations[0]):
         mean = cell_text(metric, fmean(one.metrics[metric] for one in members))
         of = f"of configurations with {len(members)} runs, that of {members[0].path} has the best mean, {mean}"
         print(printable(f"this is the best single run; {of}"))
-
-
-def _configurations(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
-    """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
-    from vitrine.compare.table import configuration_key
-    from vitrine.config.metrics import lower_is_better
-
-    configurations: dict[str, list[RunEntry]] = {}
-    for run in runs:
-        configurations.setdefault(configuration_key(run.config, str(run.config.get("data.name", ""))), []).append(run)
-    sign = 1 if lower_is_better(metric) else -1
-    return sorted(
-        configurations.values(),
-        key=lambda members: (-len(members), sign * fmean(run.metrics[metric] for run in members)),
-    )
-
-
-def _unlike(found: RunList, best: RunEntry, metric: str) -> str:
-    """Say that the runs were validated on different images, so that the best need not be better; else return ""."""
-    from vitrine.compare.table import distinguishes
-
-    def images(run: RunEntry) -> tuple[Any, ...]:
-        data = str(run.config.get("data.name", ""))
-        return run.facts.get("validation"), data, distinguishes("data.root", data) and run.config.get("data.root")
-
-    runs = [run for run in found.entries if math.isfinite(run.metrics.get(metric, math.nan))]
-    unlike = [run for run in runs if images(run) != images(best)]
-    if not unlike:
-        return ""
-    keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
-    key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
-    hint = f", such as {key}={best.config[key]}" if key else ""
-    others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
-    return f"{others}, so it need not be better than they are: give filters{hint}"
-
-
-def print_luck(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, metric: str) -> None:
-    """Print what the best run is worth beyond having been selected, and the command that measures it."""
-    from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
-
-    if sum(map(len, configurations)) < 2:
-        return
-    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations]
-    value = float(best.metrics[metric])
-    corrected = corrected_single_run(groups, value)
-    part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
-    seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
-    seeds = [seed for seed in seeds if isinstance(seed, int)]
-    print(f"its {metric} {part}; on fresh seeds:\n  {printable(fresh_seeds_command(str(best.path), seeds))}")
 
 
 def export(options: argparse.Namespace) -> None:
@@ -271,13 +216,6 @@ def select(options: argparse.Namespace) -> RunList:
     return found if options.since is None else found.since(options.since)
 
 
-def positive(text: str) -> int:
-    """Parse a number of rows."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return int(text)
-
-
 def csv_cell(value: Any) -> Any:
     """Return a value for a cell of a .csv file: numbers as they are, and no text that a spreadsheet would compute."""
     if isinstance(value, list | dict):
@@ -302,26 +240,3 @@ def cell_text(name: str, value: Any) -> str:
     if isinstance(value, dict):  # such as images of each split
         return ", ".join(f"{key} {part:,}" if isinstance(part, int) else f"{key} {part}" for key, part in value.items())
     return as_override(value)
-
-
-def print_section(title: str, rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
-    """Print a table under a title, unless it is empty."""
-    if rows:
-        print(f"\n{title}" if title else "", end="\n" if title else "")
-        print_rows(columns, rows)
-
-
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table: aligned in a terminal, tab-separated in files and pipes. Paths are never cut or broken."""
-    columns, rows = [one_line(name) for name in columns], [[one_line(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        lines = [columns, *rows] if columns else rows
-        print("\n".join("\t".join(line) for line in lines))
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(*map(escape, columns), box=None, pad_edge=False, show_header=bool(columns))
-    for row in rows:
-        table.add_row(*map(escape, row))
-    print_table(table)

@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser
-from vitrine.cli.runs import positive, print_rows
+from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser, positive
+from vitrine.cli.tables import print_rows
 from vitrine.config.size import format_size
 from vitrine.text import plural, short_number
 

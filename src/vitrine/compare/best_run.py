@@ -1,0 +1,58 @@
+"""The best of single runs: of which configuration it is, whether it is comparable, and what it owes to luck."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
+from vitrine.compare.table import configuration_key, distinguishes
+from vitrine.config.metrics import lower_is_better
+from vitrine.runs.registry import RunEntry, RunList
+from vitrine.text import plural
+
+
+def by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
+    """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
+    configurations: dict[str, list[RunEntry]] = {}
+    for run in runs:
+        configurations.setdefault(configuration_key(run.config, str(run.config.get("data.name", ""))), []).append(run)
+    sign = 1 if lower_is_better(metric) else -1
+    return sorted(
+        configurations.values(),
+        key=lambda members: (-len(members), sign * fmean(run.metrics[metric] for run in members)),
+    )
+
+
+def otherwise_validated(found: RunList, best: RunEntry, metric: str) -> str:
+    """Return a warning if other runs were validated on other images, so that the best need not be better; else ""."""
+
+    def images(run: RunEntry) -> tuple[Any, ...]:
+        data = str(run.config.get("data.name", ""))
+        return run.facts.get("validation"), data, distinguishes("data.root", data) and run.config.get("data.root")
+
+    runs = [run for run in found.entries if math.isfinite(run.metrics.get(metric, math.nan))]
+    unlike = [run for run in runs if images(run) != images(best)]
+    if not unlike:
+        return ""
+    keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
+    key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
+    hint = f", such as {key}={best.config[key]}" if key else ""
+    others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
+    return f"{others}, so it need not be better than they are: give filters{hint}"
+
+
+def luck_sentence(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, metric: str) -> str:
+    """Return what the best run is worth beyond having been selected, and the command that measures it.
+
+    Empty if it is the only run.
+    """
+    if sum(map(len, configurations)) < 2:
+        return ""
+    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations]
+    value = float(best.metrics[metric])
+    corrected = corrected_single_run(groups, value)
+    part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
+    seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
+    seeds = [seed for seed in seeds if isinstance(seed, int)]
+    return f"its {metric} {part}; on fresh seeds:\n  {fresh_seeds_command(str(best.path), seeds)}"
