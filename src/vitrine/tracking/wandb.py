@@ -85,17 +85,13 @@ class WandbTracker:
         *,
         online_only: bool = False,
     ) -> None:
-        if group and "WANDB_SWEEP_ID" in os.environ:  # all trials would be the W&B run that its agent has created
+        has_agent = "WANDB_SWEEP_ID" in os.environ
+        if group and has_agent:  # all trials would be the W&B run that its agent has created
             problem = "`wandb agent` has one W&B run for each command, and -m several"
             raise RunError(f"{problem}; make them parameters of the W&B sweep")
         facts = record.facts
-        place = {"id": facts.get("wandb_id"), "entity": settings.entity, "project": settings.project}
-        from_agent: dict[str, Any] = {}
-        if "WANDB_SWEEP_ID" in os.environ:  # W&B's agent has created the run; the client refuses other values
-            from_agent = {name: os.environ.get(f"WANDB_{name.upper()}") for name in ("entity", "project")}
-            from_agent["id"] = place["id"] or os.environ.get("WANDB_RUN_ID")
-        place |= {name: value for name, value in from_agent.items() if value}
-        self.identity = place["id"] = place["id"] or secrets.token_hex(4)
+        place = _place(settings, facts, has_agent=has_agent)
+        self.identity = place["id"]
         self._open = bool(facts.get("wandb_open"))  # an earlier session is incomplete, and so the run stays incomplete
         self._gaps = self._open or bool(facts.get("wandb_gaps"))
         self._online_only = online_only
@@ -112,7 +108,7 @@ class WandbTracker:
         self.settings = settings
         self.mode = settings.mode
         self._arguments: dict[str, Any] = {
-            **({} if from_agent else place),
+            **({} if has_agent else place),  # the client refuses values other than the agent's
             "resume": "allow",
             "reinit": "create_new",  # a run that this process never ended is another run
             "dir": str(record.path),
@@ -247,6 +243,17 @@ class WandbTracker:
             hint = f"everything is in the run folder; later: {program('wandb-sync')} {self.record.path}"
             kind = NotWaitedFor if isinstance(self._error, NotWaitedFor) else RunError
             raise kind(f"{first_line(self._error)} ({hint})") from self._error
+
+
+def _place(settings: WandbConfig, facts: Mapping[str, Any], *, has_agent: bool) -> dict[str, Any]:
+    """Return the run's ``id``, ``entity`` and ``project`` at W&B; an agent of W&B's dictates those that it sets."""
+    place = {"id": facts.get("wandb_id"), "entity": settings.entity, "project": settings.project}
+    if has_agent:
+        place["id"] = place["id"] or os.environ.get("WANDB_RUN_ID")
+        for name in ("entity", "project"):
+            place[name] = os.environ.get(f"WANDB_{name.upper()}") or place[name]
+    place["id"] = place["id"] or secrets.token_hex(4)
+    return place
 
 
 def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
