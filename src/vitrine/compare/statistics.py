@@ -1,4 +1,4 @@
-"""Confidence intervals, t-tests, multiple comparisons, seeds needed, McNemar's test, and the bootstrap over images."""
+"""Confidence intervals of means and differences, t-tests, and how many seeds a difference takes."""
 
 import math
 from bisect import bisect_left

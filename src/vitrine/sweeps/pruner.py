@@ -30,11 +30,11 @@ class Pruner:
 
     def __call__(self, epoch: int, metrics: Mapping[str, float]) -> bool:
         """Report an epoch's metrics to the study; return whether to stop the run."""
-        from vitrine.sweeps.study import make_pruner, report
+        from vitrine.sweeps.study import make_pruner, report_epoch
 
         study = _study(self.folder)
         study.pruner = make_pruner(self.name, self.epochs)
-        return report(study, self.number, epoch, metrics[self.metric])
+        return report_epoch(study, self.number, epoch, metrics[self.metric])
 
 
 @lru_cache(maxsize=1)

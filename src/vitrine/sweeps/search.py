@@ -33,8 +33,8 @@ from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.locks import held
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.stored import asked_in, check_configurations, check_owner, check_trial, in_the_spelling_of
-from vitrine.sweeps.study import distribution, importance, make_sampler, note, open_study
+from vitrine.sweeps.search_checks import asked_in, check_configurations, check_owner, check_trial, in_the_spelling_of
+from vitrine.sweeps.study import distribution, importance, make_sampler, open_study, set_user_attrs
 from vitrine.sweeps.sweep import Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
 
@@ -247,12 +247,13 @@ class Search(TrialQueue):
             config = self._variants.config(varies | seed)
             if isinstance(config, ConfigError):
                 why = "; ".join(f"{fault.key}={fault.given} {fault.problem}" for fault in config.faults)
-                note(self.study, number, varies=varies, infeasible=why)
+                set_user_attrs(self.study, number, varies=varies, infeasible=why)
                 self.study.tell(number, state=TrialState.PRUNED)
                 return
             configs.append(config)
             folders.append(self._folders.find(config.run, varies | seed).name)
-        note(self.study, number, varies=varies, folders=folders)  # folders last: with them the trial is complete
+        # Folders last: with them the trial is complete.
+        set_user_attrs(self.study, number, varies=varies, folders=folders)
         self._add_runs(number, varies, configs, folders)
 
     def _exhausted(self) -> bool:
@@ -270,7 +271,7 @@ class Search(TrialQueue):
                 self._report(run, result)
         statuses = [result.status for result in results]
         if "failed" in statuses:
-            note(self.study, number, why=results[statuses.index("failed")].error)
+            set_user_attrs(self.study, number, why=results[statuses.index("failed")].error)
             self.study.tell(number, state=TrialState.FAIL)
             return True
         if "diverged" in statuses:
@@ -286,7 +287,7 @@ class Search(TrialQueue):
         return True
 
     def _prune(self, number: int, **why: str) -> bool:
-        note(self.study, number, **why)
+        set_user_attrs(self.study, number, **why)
         self.study.tell(number, state=TrialState.PRUNED)
         return True
 

@@ -154,7 +154,7 @@ def make_pruner(name: str, epochs: int) -> BasePruner:
     return NopPruner()
 
 
-def report(study: optuna.Study, number: int, epoch: int, value: float) -> bool:
+def report_epoch(study: optuna.Study, number: int, epoch: int, value: float) -> bool:
     """Report a trial's value after an epoch; return whether to prune the trial.
 
     The decision holds for later epochs, too: an interruption in its epoch comes first, and the run is resumed.
@@ -166,12 +166,12 @@ def report(study: optuna.Study, number: int, epoch: int, value: float) -> bool:
     if epoch not in known.intermediate_values:  # a resumed run repeats epochs
         trial.report(value, epoch)
     if "prune_after" not in known.user_attrs and trial.should_prune():
-        note(study, number, prune_after=epoch)
+        set_user_attrs(study, number, prune_after=epoch)
         return True
     return "prune_after" in known.user_attrs
 
 
-def note(study: optuna.Study, number: int, **facts: Any) -> None:
+def set_user_attrs(study: optuna.Study, number: int, **facts: Any) -> None:
     """Store user attributes of a trial, in the given order."""
     trial = Trial(study, study.get_trials(deepcopy=False)[number]._trial_id)
     for name, value in facts.items():

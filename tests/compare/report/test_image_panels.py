@@ -20,7 +20,7 @@ from vitrine.compare.report.image_panels import (
     class_names,
     data_url,
     hard_images,
-    position_similarities,
+    position_gallery,
     tiles,
 )
 from vitrine.compare.report.image_panels import test_split as split_of
@@ -96,7 +96,7 @@ def test_attention_is_the_models_rollout(real):
 
 def test_position_embeddings_are_most_similar_to_themselves(real):
     found = compare(load_results([real]))
-    (_, (shown,)) = position_similarities(found).rows[0]
+    (_, (shown,)) = position_gallery(found).rows[0]
     picture = pixels(shown.source)
     assert picture.shape == (4 * 5 - 1, 4 * 5 - 1, 4)
     places = picture[..., 1].astype(int)  # green grows along viridis
@@ -129,7 +129,7 @@ def test_a_missing_checkpoint_or_data_set_is_reported(real, tmp_path):
         shutil.rmtree(folder)
     found = compare(load_results([copy]))
     assert "its checkpoint is missing" in attention_maps(found, found.predictions).caption
-    assert "its checkpoint is missing" in position_similarities(found).caption
+    assert "its checkpoint is missing" in position_gallery(found).caption
     moved = shutil.copytree(real, tmp_path / "moved")
     for config in moved.glob("*/config.yaml"):
         config.write_text(config.read_text().replace("name: digits", "name: mnist").replace("root: data", "root: gone"))

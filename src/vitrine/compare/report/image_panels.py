@@ -83,7 +83,7 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
         at_least = "at least " if never == MAX_HARD_IMAGES else ""
         caption = f"No run is correct on {at_least}{plural(never, 'test image')}. {caption}"
     try:
-        sources = list(map(data_url, test_images(run, [image.index for image in found])))
+        sources = list(map(data_url, test_pixels(run, [image.index for image in found])))
     except (VitrineError, OSError, ImportError) as error:
         caption += f" The pixels are not available: {joined_lines(error)}."
         sources = [""] * len(found)
@@ -105,7 +105,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
     for row in best_rows(compared, MAX_MODELS):
         run = next(iter(row.runs.values()))
         try:
-            pixels = test_images(run, chosen)
+            pixels = test_pixels(run, chosen)
             maps = _rollout(run, pixels)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
             missing.append(f"{row.short_label}: {joined_lines(error)}")
@@ -131,13 +131,13 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
     return Gallery(rows, " ".join([caption if rows else "", *_not_shown(missing)]).strip())
 
 
-def position_similarities(compared: Comparison) -> Gallery:
+def position_gallery(compared: Comparison) -> Gallery:
     """Show the similarities of learned or fixed position embeddings, for one model per row that has them."""
     maps, missing = [], []
     for row in best_rows(compared, MAX_MODELS):
         run = next(iter(row.runs.values()))
         try:
-            similarities, grid = _position_similarities(run)
+            similarities, grid = _similarities(run)
         except (VitrineError, OSError, ImportError, RuntimeError) as error:
             missing.append(f"{row.short_label}: {joined_lines(error)}")
             continue
@@ -153,7 +153,7 @@ def position_similarities(compared: Comparison) -> Gallery:
     return Gallery([("", maps)] if maps else [], " ".join([caption if maps else "", *_not_shown(missing)]).strip())
 
 
-def test_images(run: RunResult, indices: Sequence[int]) -> np.ndarray:
+def test_pixels(run: RunResult, indices: Sequence[int]) -> np.ndarray:
     """Return test images as the run's model sees them before normalisation, (B, C, H, W) uint8.
 
     Raises:
@@ -231,13 +231,13 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     return torch.cat([attended_patches(model, image) for image in images.split(1)]).numpy()
 
 
-def _position_similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
+def _similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
     """Cosine similarities of the patches' position embeddings, (P, P), ``None`` for a model without; and the grid."""
     model = _load(run.folder, run.trust).model
     from vitrine.models import VisionTransformer
-    from vitrine.models.learned import position_similarities as of_model
+    from vitrine.models.learned import position_similarities
 
-    if not isinstance(model, VisionTransformer) or (found := of_model(model)) is None:
+    if not isinstance(model, VisionTransformer) or (found := position_similarities(model)) is None:
         return None, (0, 0)
     return found.numpy(), model.config.grid
 

@@ -100,7 +100,7 @@ def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
     if predictions := _common_predictions(compared):
         found += prediction_sections(compared, styles, predictions)
     if any(run.folder for run in compared.runs):
-        gallery = image_panels.position_similarities(compared)
+        gallery = image_panels.position_gallery(compared)
         found.append(Section("positions", "Position embeddings", gallery.caption, gallery=gallery))
     return found
 

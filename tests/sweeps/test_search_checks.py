@@ -14,7 +14,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import record_facts
 from vitrine.sweeps.search import plan_search
-from vitrine.sweeps.study import MAX_JOURNAL, note, open_study
+from vitrine.sweeps.study import MAX_JOURNAL, open_study, set_user_attrs
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -52,7 +52,7 @@ def test_a_stored_trial_that_is_not_of_the_search_is_refused(tmp_path, facts, pr
     overrides = [*RANDOM, "sweep.n_trials=2"]
     stored = search(tmp_path, *overrides)
     valid = {"varies": {"optimizer.lr": "0.001", "optimizer.weight_decay": "0.1"}, "folders": ["trial_1"]}
-    note(stored.study, stored.study.ask().number, **valid | facts)
+    set_user_attrs(stored.study, stored.study.ask().number, **valid | facts)
     with pytest.raises(RunError, match=f"study.journal: trial 0: .*{problem}.*rerun=true"):
         search(tmp_path, *overrides)
 
