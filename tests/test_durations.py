@@ -1,7 +1,7 @@
 import pytest
 
 from vitrine import compose
-from vitrine.durations import duration_seconds
+from vitrine.durations import clock, duration_seconds
 from vitrine.errors import ConfigError
 
 
@@ -35,3 +35,18 @@ def test_invalid_durations_are_refused_with_the_formats(text):
 def test_a_bare_number_is_refused_with_seconds_and_minutes_as_hints():
     with pytest.raises(ConfigError, match=r"did you mean trainer\.max_time=10s, or trainer\.max_time=10m\?"):
         compose(["trainer.max_time=10"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.2, "0:00:00"),
+        (59.6, "0:01:00"),
+        (125, "0:02:05"),
+        (7_100, "1:58:20"),
+        (90_000, "1 day, 1:00:00"),
+        (345_600, "4 days, 0:00:00"),
+    ],
+)
+def test_a_duration_is_shown_to_the_second(seconds, shown):
+    assert clock(seconds) == shown

@@ -6,7 +6,6 @@ import pytest
 from rich.table import Table
 
 from vitrine.text import (
-    clock,
     did_you_mean,
     file_size,
     listed,
@@ -75,21 +74,6 @@ def test_a_size_is_in_decimal_units_to_three_digits(count, text):
 )
 def test_a_number_has_three_digits_and_a_letter(value, text):
     assert short_number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0.2, "0:00:00"),
-        (59.6, "0:01:00"),
-        (125, "0:02:05"),
-        (7_100, "1:58:20"),
-        (90_000, "1 day, 1:00:00"),
-        (345_600, "4 days, 0:00:00"),
-    ],
-)
-def test_a_duration_is_shown_to_the_second(seconds, shown):
-    assert clock(seconds) == shown
 
 
 def test_the_nearest_name_is_empty_if_none_is_similar():

@@ -1,6 +1,7 @@
-"""Parse durations as users type them: ``10m``, ``600s``, ``1h30m``, ``00:10:00``."""
+"""Durations: as users type them, ``10m``, ``600s``, ``1h30m``, ``00:10:00``, and as a clock shows them."""
 
 import re
+from datetime import timedelta
 
 FORMATS = "10m, 600s, 1h30m, 2d, HH:MM:SS or DD:HH:MM:SS"
 
@@ -22,3 +23,8 @@ def duration_seconds(text: str) -> int:
     if seconds == 0:
         raise ValueError(f"must be longer than zero: {FORMATS}")
     return seconds
+
+
+def clock(seconds: float) -> str:
+    """A duration to the second, as a clock shows it: ``0:02:05``, ``2 days, 3:00:00``."""
+    return str(timedelta(seconds=round(seconds))) if abs(seconds) < 1e9 else f"{seconds:.3g} s"

@@ -1,9 +1,8 @@
-"""Text for people: plurals, lists, numbers, sizes, durations, "did you mean", and foreign text made safe to print."""
+"""Text for people: plurals, lists, numbers, sizes, "did you mean", and foreign text made safe to print."""
 
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,11 +84,6 @@ def short_number(value: float) -> str:
 def as_override(value: object) -> str:
     """A value as an override has it: ``null``, ``true``, ``0.1``."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def clock(seconds: float) -> str:
-    """A duration to the second, as a clock shows it: ``0:02:05``, ``2 days, 3:00:00``."""
-    return str(timedelta(seconds=round(seconds))) if abs(seconds) < 1e9 else f"{seconds:.3g} s"
 
 
 def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
 from vitrine.cli.tables import print_rows, print_section
+from vitrine.durations import clock
 from vitrine.errors import RunError
 from vitrine.files import replacing
 from vitrine.runs import RunRecord
@@ -29,7 +30,7 @@ from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
 from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
-from vitrine.text import as_override, clock, file_size, one_line, plural, printable, report, without_formula
+from vitrine.text import as_override, file_size, one_line, plural, printable, report, without_formula
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"

@@ -10,6 +10,7 @@ import numpy as np
 from vitrine.compare.load import RunResult, load_results
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.report.page import TEMPLATES
+from vitrine.durations import clock
 from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain.learned_sections import learned_sections
 from vitrine.explain.results import curve_section, prediction_sections
@@ -20,7 +21,7 @@ from vitrine.files import refuse_link_out, write_text
 from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
-from vitrine.text import clock, plural, short_number
+from vitrine.text import plural, short_number
 from vitrine.training.figure_style import inline_svg, save
 
 FOLDER = Path(__file__).parent / "templates"

@@ -13,12 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from vitrine.durations import clock
 from vitrine.errors import DiskFull, RunError
 from vitrine.runs.live import Progress, read_progress
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Trial, TrialResult, read_result
-from vitrine.text import clock, one_line, plural, printable, report
+from vitrine.text import one_line, plural, printable, report
 
 COLOURS = {
     "finished": "green",

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.text import clock
+from vitrine.durations import clock
 from vitrine.training.lit_module import Classifier
 
 PARTS = ("epoch", "step", "bar", "percent", "loss", "acc", "speed", "mfu", "left")
