@@ -333,6 +333,7 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         "traceback",
         "trust",
         "accept_changed_data",
+        "allow_changed_code",
     }
 
 

@@ -198,7 +198,7 @@ def test_a_configuration_whose_runs_all_failed_is_a_caveat_with_its_rate(tmp_pat
     write_run(tmp_path, "position=learned", seed=7, status="failed")
     caveats = [text for text in compared(tmp_path).caveats if "has no row" in text]
     rate = "2 of 2 runs failed or diverged (95 % interval 16% to 100%)"
-    assert caveats == [f"position=rope, optimizer.lr=1e-3 has no row: {rate}"]
+    assert caveats == [f"position=rope, optimizer.lr=0.001 has no row: {rate}"]
 
 
 def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run):
