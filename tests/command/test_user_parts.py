@@ -97,6 +97,17 @@ def test_a_description_of_images_that_is_no_dict_is_a_fault(lab):
     assert (fault.key, fault.problem) == ("data.name", "its attribute config must be a dict, not int")
 
 
+@pytest.mark.parametrize(
+    ("key", "near"), [("epoch", "epochs"), ("batch_size", "data.batch_size=1"), ("root", "data.root=1"), (5, "")]
+)
+def test_a_description_of_images_has_no_other_keys(lab, key, near):
+    (lab / LAB / "data.py").write_text(f"{DATA}shapes.config[{key!r}] = 1\n")
+    (fault,) = faults(f"data={LAB}.data.shapes", "data.patch_size=4")
+    assert (fault.key, fault.given, fault.nearest) == ("data.name", f"{LAB}.data.shapes", near)
+    allowed = "image_size, in_channels, num_classes, patch_size, epochs, mean, std, flip"
+    assert fault.problem == f"its attribute config has {key}; it can have {allowed}"
+
+
 def test_a_run_without_a_section_and_a_typed_part_are_no_traceback():
     assert without_replaced({"model": 5, 3: 4}, [f"position={LAB}.fourier.Fourier"]) == {"model": 5, 3: 4}
 

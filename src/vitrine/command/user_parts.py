@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from vitrine.config.keys import leaves
 from vitrine.config.model import OF_ANY_MODEL
@@ -17,6 +17,7 @@ from vitrine.config.parts import DOTTED, PartError, is_dotted, load, options_fie
 from vitrine.config.schema import DataConfig
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
+from vitrine.text import nearest
 
 # The choice of a group that a part of the user's stands beside, where the group also sets other keys. No choice leaves
 # these keys at the schema's default.
@@ -106,10 +107,11 @@ def complete_data(data: DictConfig) -> list[Fault]:
     """Set the keys of a user's data set that have no value from the attribute ``config`` of its part, if it has one.
 
     Returns:
-        What keeps it from being imported, and the keys that must be given.
+        What keeps it from being imported, the keys that must be given, and those in ``config`` that it cannot state.
     """
     found, stated = _described(data.name)
-    missing = [field.name for field in dataclasses.fields(DataConfig) if OmegaConf.is_missing(data, field.name)]
+    defaults = {field.name: field.default for field in dataclasses.fields(DataConfig)}
+    missing = [name for name in defaults if OmegaConf.is_missing(data, name)]
     known = DATA | stated
     for name in [name for name in missing if name in known]:
         data[name] = known[name]
@@ -119,6 +121,11 @@ def complete_data(data: DictConfig) -> list[Fault]:
         found = [Fault(f"data.{name}", "", problem.format(name)) for name in missing]
     for name in missing:  # stands in, so that the rest is checked all the same
         data[name] = {"image_size": 8, "patch_size": 8}.get(name, 2)
+    allowed = [name for name, default in defaults.items() if default == MISSING and name not in ("name", "root")]
+    for key in [key for key in stated if key not in allowed]:
+        problem = f"its attribute config has {key}; it can have {', '.join(allowed)}"
+        near = f"data.{key}={stated[key]}" if key in defaults else nearest(str(key), allowed)
+        found.append(Fault("data.name", data.name, problem, near))
     return found
 
 
