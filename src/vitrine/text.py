@@ -86,6 +86,11 @@ def as_override(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def shape_and_dtype(array: Any) -> str:
+    """Return shape and dtype of a tensor or array, as ``(64, 1, 8, 8) uint8``."""
+    return f"{tuple(array.shape)} {str(array.dtype).removeprefix('torch.')}"
+
+
 def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
     """Return the name of a class; ``no. 10`` for an output beyond the classes of the data.
 

@@ -24,7 +24,7 @@ import numpy as np
 from vitrine.errors import DataError, first_line
 from vitrine.files import replacing, write_text
 from vitrine.runs.provenance import program
-from vitrine.text import plural
+from vitrine.text import plural, shape_and_dtype
 from vitrine.untrusted import is_file_name, read_json, refuse_inflating
 
 OVERHEAD = 1024  # upper bound, in bytes, of what the format adds to a shard's images and labels
@@ -129,17 +129,13 @@ def _read(path: Path, checksum: str, classes: int) -> Arrays:
     except Exception as error:  # reading an arbitrary file can fail in any way
         raise DataError(f"{path.name} cannot be read ({first_line(error)})") from None
     if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
-        raise DataError(f"{path.name} has images {_described(images)}; they must be (N, C, H, W) uint8")
+        raise DataError(f"{path.name} has images {shape_and_dtype(images)}; they must be (N, C, H, W) uint8")
     if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-        raise DataError(f"{path.name} has labels {_described(labels)}; they must be ({len(images)},) int64")
+        raise DataError(f"{path.name} has labels {shape_and_dtype(labels)}; they must be ({len(images)},) int64")
     if labels.min() < 0 or labels.max() >= classes:
         found = f"labels from {labels.min()} to {labels.max()}"
         raise DataError(f"{path.name} has {found}; they must be >= 0 and < {classes}, the number of classes")
     return images, labels
-
-
-def _described(array: np.ndarray) -> str:
-    return f"{array.shape} {array.dtype}"
 
 
 def _read_index(folder: Path, name: str) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitrine.config.parts import Part, as_part_error, function, reason
 from vitrine.config.schema import DataConfig
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
 from vitrine.runs.data_changes import SPLITS
-from vitrine.text import listed, plural
+from vitrine.text import listed, plural, shape_and_dtype
 
 
 def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
@@ -53,16 +52,13 @@ def _split(source: str, name: str, given: Any, config: DataConfig) -> Split:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where} must be a pair of arrays, images and labels: {reason(error)}") from None
     if images.dtype is not torch.uint8 or images.dim() != 4 or 0 in images.shape[1:]:
-        raise DataError(f"{where} has images {_described(images)}; they must be (N, C, H, W) uint8, no side 0")
+        raise DataError(f"{where} has images {shape_and_dtype(images)}; they must be (N, C, H, W) uint8, no side 0")
     if labels.is_floating_point() or labels.is_complex() or labels.shape != images.shape[:1] or not len(labels):
-        raise DataError(f"{where} has labels {_described(labels)}; they must be ({len(images)},) int64, one per image")
+        needed = f"({len(images)},) int64, one per image"
+        raise DataError(f"{where} has labels {shape_and_dtype(labels)}; they must be {needed}")
     labels = labels.long()
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= config.num_classes:
         limit = f"data.num_classes={config.num_classes}"
         raise DataError(f"{where} has labels from {lowest} to {highest}; they must be >= 0 and < {limit}")
     return Split(images.contiguous(), labels)
-
-
-def _described(values: Tensor) -> str:
-    return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"

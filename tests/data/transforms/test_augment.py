@@ -1,12 +1,16 @@
 """Augmentations against torchvision and their definitions; what the configuration turns on."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from helpers.user_parts import enter_lab
 from scipy.stats import chi2_contingency, chisquare
 from torchvision import transforms
 
 import vitrine
+from vitrine.config.parts import PartError
 from vitrine.config.schema import AugmentConfig
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.transforms.augment import (
@@ -211,3 +215,30 @@ def test_a_digit_is_never_mirrored(data, group):
     for step in chain.steps:
         if isinstance(step, TrivialAugment):
             assert (torch.linalg.det(step.matrices[:, :, :2].double()) > 0).all()
+
+
+LAB = """
+class Augmentation:
+    num_draws = 1
+
+    def __call__(self, images, draws):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "given"),
+    [
+        ("images.float() / 255", "(5, 1, 8, 8) float32"),
+        ("images[..., ::2, ::2]", "(5, 1, 4, 4) uint8"),
+        ("images[1:]", "(4, 1, 8, 8) uint8"),
+        ("images.numpy()", "ndarray"),
+        ("None", "NoneType"),
+    ],
+)
+def test_an_augmentation_of_the_users_gives_images_as_it_takes_them(tmp_path, monkeypatch, data_config, result, given):
+    enter_lab(tmp_path, monkeypatch, "lab_of_images", parts=LAB.format(result))
+    chain = build_augmentation(AugmentConfig(parts=["lab_of_images.parts.Augmentation"]), data_config())
+    problem = f"must give a tensor (5, 1, 8, 8) uint8, not {given}"
+    with pytest.raises(PartError, match=re.escape(f"lab_of_images.parts.Augmentation {problem}")):
+        chain(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), random_draws(5, 1))

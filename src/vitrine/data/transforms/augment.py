@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.config.parts import PartError, build, parts_of
+from vitrine.config.parts import Part, PartError, build, parts_of
 from vitrine.config.schema import AugmentConfig, DataConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import fill_boxes
 from vitrine.data.transforms.trivial_augment import TrivialAugment
+from vitrine.text import shape_and_dtype
 
 
 class Augmentation(Protocol):
@@ -188,6 +189,37 @@ class Cutout:
         return fill_boxes(images, torch.stack([top, top + self.side, left, left + self.side], dim=1), self.colour)
 
 
+class UserAugmentation:
+    """An augmentation of the user's, whose images are checked.
+
+    Args:
+        part: the part that names it.
+
+    Raises:
+        PartError: it cannot be built, or states no ``num_draws``.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.name = part.name
+        self.augment = build(part)
+        if not callable(self.augment) or not isinstance(getattr(self.augment, "num_draws", None), int):
+            raise PartError(part.name, "must give a callable with an attribute num_draws")
+        self.num_draws: int = self.augment.num_draws
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """(B, C, H, W) uint8 and (B, num_draws) in [0, 1) -> (B, C, H, W) uint8.
+
+        Raises:
+            PartError: the result has another shape or dtype than ``images``.
+        """
+        augmented = self.augment(images, draws)
+        needed = shape_and_dtype(images)
+        given = shape_and_dtype(augmented) if isinstance(augmented, Tensor) else type(augmented).__name__
+        if given != needed:
+            raise PartError(self.name, f"must give a tensor {needed}, not {given}")
+        return augmented
+
+
 class Chain:
     """Augmentations applied in sequence, each with its own random numbers."""
 
@@ -226,9 +258,5 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
         steps.append(RandomErasing(augment.erasing, colour))
     if augment.cutout:
         steps.append(Cutout(augment.cutout, colour))
-    for part in parts_of(augment):
-        step = build(part)
-        if not callable(step) or not isinstance(getattr(step, "num_draws", None), int):
-            raise PartError(part.name, "must give a callable with an attribute num_draws")
-        steps.append(step)
+    steps += map(UserAugmentation, parts_of(augment))
     return Chain(steps)
