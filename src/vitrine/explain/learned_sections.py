@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.report.image_panels import data_url
+from vitrine.compare.report.image_panels import image_url
 from vitrine.config.model import ViTConfig
 from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain import maps
@@ -219,7 +219,7 @@ def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
     """Attention by block and head: interactive, and a figure of one image."""
     detail, _ = details(config.depth, config.heads, config.patches)
     captions = [_caption(true, guess) for true, guess in zip(shown.truth, shown.guesses, strict=True)]
-    sources = [data_url(image, EXPLORER_SIDE) for image in shown.pixels]
+    sources = [image_url(image, EXPLORER_SIDE) for image in shown.pixels]
     explorer = packed(shown.observed, sources, captions, detail)
     (rows, columns), (height, width) = config.grid, config.image_hw
     explorer |= {"rows": rows, "columns": columns, "height": height, "width": width, "reader": reader(config)}

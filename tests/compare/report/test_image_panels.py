@@ -20,6 +20,7 @@ from vitrine.compare.report.image_panels import (
     class_names,
     data_url,
     hard_images,
+    image_url,
     position_gallery,
     tiles,
 )
@@ -121,6 +122,14 @@ def test_tiles_have_gaps_and_use_the_full_colour_scale():
     assert (picture[2] == 0).all()
     assert (picture[:, 2] == 0).all()
     assert data_url(picture).startswith("data:image/webp;base64,")
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"), [((1, 8, 4), [0] * 3), ((2, 8, 4), [0] * 3), ((3, 8, 4), [0, 1, 2]), ((4, 4, 3), [0, 1, 2])]
+)
+def test_an_image_has_its_sides_and_its_colours_or_its_first_channel(shape, shown):
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.testing.assert_array_equal(pixels(image_url(image)), image[shown].transpose(1, 2, 0))
 
 
 def test_a_missing_checkpoint_or_data_set_is_reported(real, tmp_path):

@@ -83,7 +83,7 @@ def hard_images(compared: Comparison, predictions: Mapping[str, Predictions]) ->
         at_least = "at least " if never == MAX_HARD_IMAGES else ""
         caption = f"No run is correct on {at_least}{plural(never, 'test image')}. {caption}"
     try:
-        sources = list(map(data_url, test_pixels(run, [image.index for image in found])))
+        sources = list(map(image_url, test_pixels(run, [image.index for image in found])))
     except (VitrineError, OSError, ImportError) as error:
         caption += f" The pixels are not available: {joined_lines(error)}."
         sources = [""] * len(found)
@@ -112,7 +112,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
             continue
         if not rows:
             captions = [f"true: {class_name(names, label)}" for label in labels[chosen].tolist()]
-            originals = [CaptionedImage(data_url(image), text) for image, text in zip(pixels, captions, strict=True)]
+            originals = [CaptionedImage(image_url(image), text) for image, text in zip(pixels, captions, strict=True)]
             rows.append(("the image", originals))
         known = predictions.get(run.name)
         predicted = known.predicted[chosen].tolist() if known else [None] * len(chosen)
@@ -178,10 +178,14 @@ def class_names(run: RunResult) -> list[str]:
     return [str(number) for number in range(min(count, MOST_CLASSES) if isinstance(count, int) else 0)]
 
 
+def image_url(image: np.ndarray, max_side: int = MAX_SIDE) -> str:
+    """Encode an image (C, H, W) uint8 as :func:`data_url` does; of channels that are no colours, the first."""
+    pixels = image[:3] if len(image) in (3, 4) else image[:1]
+    return data_url(pixels.transpose(1, 2, 0), max_side)
+
+
 def data_url(pixels: np.ndarray, max_side: int = MAX_SIDE) -> str:
-    """Encode (C, H, W) or (H, W, C) uint8 pixels as a data URL, scaled down to at most ``max_side`` pixels."""
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (3, 4):
-        pixels = pixels.transpose(1, 2, 0)
+    """Encode (H, W, C) uint8 pixels, C in 1, 3, 4, as a data URL, scaled down to at most ``max_side`` pixels."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     if max(image.size) > max_side:
         image.thumbnail((max_side, max_side))
