@@ -261,3 +261,9 @@ def test_a_part_that_may_mix_tokens_gets_all_of_them(part):
     images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
     features = model.forward_features(images)
     torch.testing.assert_close(model(images), model.head(features[:, 0]), rtol=0, atol=1e-12)
+
+
+def test_an_attention_of_the_users_has_no_maps():
+    model = VisionTransformer(config(attention=f"{LAB}.parts.Mixing"))
+    with pytest.raises(ValueError, match=f"^attention={LAB}.parts.Mixing gives no weights; joint, headwise, local do$"):
+        model.attention_maps(torch.randn(2, 1, 8, 8))

@@ -163,7 +163,12 @@ class VisionTransformer(nn.Module):
         """(B, C, H, W) -> attention weights without dropout, (B, depth, heads, N, N); rows are queries and sum to 1.
 
         They do not depend on the kernel.
+
+        Raises:
+            ValueError: the attention is a part of the user's.
         """
+        if self.config.attention not in ATTENTIONS:
+            raise ValueError(f"attention={self.config.attention} gives no weights; {', '.join(ATTENTIONS)} do")
         names = [f"blocks.{index}.attn.weights" for index in range(self.config.depth)]
         return torch.stack(list(self.intermediates(images, *names).values()), dim=1)
 
