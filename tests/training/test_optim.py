@@ -206,7 +206,7 @@ def with_gradients(model: VisionTransformer, step: int) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [[], ["pool=cls", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
+    [[], ["model.class_token=true", "position=relative", "attention=local"], ["optimizer.decay_all=true"]],
     ids=["plain", "tables", "decay-all"],
 )
 @pytest.mark.usefixtures("muon_in_float64")
