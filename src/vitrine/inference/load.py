@@ -4,10 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import overload
+from typing import Any, BinaryIO, TypeVar, overload
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitrine.config import TrainConfig, ViTConfig, vit_config_from
@@ -25,6 +26,7 @@ from vitrine.text import did_you_mean, listed, nearest, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
 BATCH = 256  # pictures that LoadedRun.predict computes together
+P = TypeVar("P", bound=Picture)  # a list[str] is no list[Picture]
 
 
 @dataclass(frozen=True)
@@ -202,12 +204,18 @@ class LoadedRun:
         return Preparation.of(self.config.data, from_files=from_files)
 
     @overload
-    def predict(self, pictures: Picture, *, accelerator: str = "auto") -> Prediction: ...
+    def predict(self, pictures: str | Path | BinaryIO | Image, *, accelerator: str = "auto") -> Prediction: ...
 
     @overload
     def predict(self, pictures: list[Picture], *, accelerator: str = "auto") -> list[Prediction]: ...
 
-    def predict(self, pictures: Picture | list[Picture], *, accelerator: str = "auto") -> Prediction | list[Prediction]:
+    @overload
+    def predict(self, pictures: list[P], *, accelerator: str = "auto") -> list[Prediction]: ...
+
+    @overload
+    def predict(self, pictures: np.ndarray | Tensor, *, accelerator: str = "auto") -> Any: ...
+
+    def predict(self, pictures: Picture | list[P], *, accelerator: str = "auto") -> Prediction | list[Prediction]:
         """Classify one picture, or several, as ``predict.py`` does.
 
         Args:
