@@ -36,6 +36,8 @@ def test_a_picture_gives_the_same_in_every_form(run, path):
     assert float(expected.probabilities.sum()) == pytest.approx(1)
     assert [(expected.name, expected.probability)] == expected.top()
     assert expected.probability == float(expected.probabilities.max())
+    assert repr(expected) == f"Prediction(name='{expected.name}', probability={expected.probability:.3f})"
+    assert expected in {expected}
     assert [name for name, _ in expected.top(10)] == [
         run.classes[index] for index in expected.probabilities.argsort(descending=True)
     ]

@@ -1,7 +1,7 @@
 """A trained model on a device: prepared images to probabilities, in the precision of training."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """What a model predicts for one picture.
 
@@ -23,8 +23,11 @@ class Prediction:
             itself.
     """
 
-    classes: list[str] = field(repr=False)
-    probabilities: Tensor = field(repr=False)
+    classes: list[str]
+    probabilities: Tensor
+
+    def __repr__(self) -> str:
+        return f"Prediction(name={self.name!r}, probability={self.probability:.3f})"
 
     @property
     def name(self) -> str:
