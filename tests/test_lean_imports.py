@@ -6,9 +6,15 @@ import sys
 import pytest
 from helpers.running import SMALL
 
+import vitrine
+
 
 def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+
+
+def test_what_is_imported_when_it_is_first_used_is_completed_by_tab():
+    assert set(vitrine.__all__) <= set(dir(vitrine))
 
 
 UNUSED = ("torchvision", "scipy", "torchmetrics.image", "matplotlib", "sklearn", "tensorboard", "wandb", "pandas")
