@@ -7,6 +7,7 @@ import pytest
 from helpers.hub_files import write_hub_dataset
 from helpers.levels import sampled
 
+import vitrine
 from vitrine.command.compose import composing, launcher, points
 from vitrine.command.output_dirs import place
 from vitrine.command.sources import Sources
@@ -92,6 +93,16 @@ def test_an_override_changes_what_its_group_stands_for(compose, pictures):
     assert compose("model.residual=false").model.drop_path == 0.0
     assert compose("debug=quick").trainer.max_epochs == 1
     assert compose("data=imagefolder", f"data.root={pictures}").model.num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("model=vit_nano seed=1", "compose(['model=vit_nano', 'seed=1'])"), ([1], "")],
+)
+def test_overrides_that_are_no_list_of_strings_are_one_fault(given, near):
+    with pytest.raises(ConfigError) as caught:
+        vitrine.compose(given)
+    assert caught.value.faults == [Fault("overrides", str(given), "must be a list of strings", near)]
 
 
 @pytest.mark.parametrize(

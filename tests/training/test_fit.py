@@ -316,6 +316,13 @@ def test_an_invalid_configuration_writes_nothing(small, tmp_path):
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.parametrize("given", [["model=vit_nano"], {"model": "vit_nano"}])
+def test_only_a_composed_configuration_is_trained(given):
+    problem = rf"must be what compose returns, fit\(compose\(\[\.\.\.\]\)\), not {type(given).__name__}$"
+    with pytest.raises(ConfigError, match=problem):
+        fit(given)
+
+
 @pytest.mark.whole
 def test_mnist_trains_on_the_real_images(small, shared_data):
     result = fit(small("data=mnist", f"data.root={shared_data}", "debug=quick", "patch=7"))

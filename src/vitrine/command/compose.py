@@ -39,6 +39,9 @@ def compose(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> 
     Raises:
         ConfigError: it is invalid; the error has all faults.
     """
+    if isinstance(overrides, str) or not all(isinstance(override, str) for override in overrides):
+        near = f"compose({overrides.split()})" if isinstance(overrides, str) else ""
+        raise ConfigError([Fault("overrides", str(overrides), "must be a list of strings", near)])
     with composing(Sources.choose(config_dir) if config_dir is not None else None):
         (point,) = points("train", list(overrides), multirun=False)
     config: TrainConfig = point.config.run

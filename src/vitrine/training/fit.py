@@ -22,7 +22,7 @@ from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
+from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
 from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
@@ -101,6 +101,10 @@ def fit(
         Pruned: ``pruning_rule`` stopped the run; nothing has been tested.
     """
     began = time.time() if began is None else began
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(
+            [Fault("config", "", f"must be what compose returns, fit(compose([...])), not {type(config).__name__}")]
+        )
     if found := train_faults(config):
         raise ConfigError(found)
     inherited, config = config.like, replace(config, like=None)
