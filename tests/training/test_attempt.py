@@ -46,3 +46,8 @@ def test_a_restarted_rank_continues_each_of_its_runs(tmp_path, remembered):
         "max_time counts from the first attempt"
     )
     assert continued[2].path != other.path, "it was killed before anything was written"
+
+
+def test_the_run_folder_may_be_a_string(tmp_path):
+    begin_attempt(compose(SMALL), str(tmp_path / "run"), "", 100.0)
+    assert (tmp_path / "run" / "checkpoints").is_dir()

@@ -7,6 +7,7 @@ together, before torch is imported and before anything is written. What is retur
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -29,7 +30,7 @@ __all__ = ["Point", "Variants", "as_composed", "checked_overrides", "compose", "
 __all__ += ["launcher", "points"]
 
 
-def compose(overrides: Sequence[str] = (), *, config_dir: str | None = None) -> TrainConfig:
+def compose(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> TrainConfig:
     """Return the configuration that ``train.py`` trains with ``overrides``: ``compose(["model=vit_nano"])``.
 
     Args:

@@ -50,7 +50,9 @@ class Sources:
     primary: str | None = None
 
     @classmethod
-    def choose(cls, config_dir: str | None = None, primary: str | None = None, command: str = "train") -> "Sources":
+    def choose(
+        cls, config_dir: str | Path | None = None, primary: str | None = None, command: str = "train"
+    ) -> "Sources":
         """The folder ``config_dir``, else ``conf/`` in the working directory, else none.
 
         Raises:
@@ -58,7 +60,7 @@ class Sources:
                 that of ``command``, or the package has a file of the same name.
         """
         if config_dir is not None and not Path(config_dir).is_dir():
-            raise ConfigError([Fault("--config-dir", config_dir, "is not a folder")])
+            raise ConfigError([Fault("--config-dir", str(config_dir), "is not a folder")])
         folder: Path | None = Path(config_dir or FOUND).absolute()
         if config_dir is None and folder is not None and (not folder.is_dir() or _is_vitrines(folder)):
             folder = None

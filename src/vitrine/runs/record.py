@@ -89,12 +89,13 @@ class RunRecord:
         return cls(path)
 
     @classmethod
-    def at(cls, path: Path) -> "RunRecord":
+    def at(cls, path: str | Path) -> "RunRecord":
         """Make a run folder at ``path``.
 
         Raises:
             RunError: the folder cannot be made, or already holds a run.
         """
+        path = Path(path)
         if (path / "run.json").exists():
             raise RunError(f"{path} already holds a run")
         try:

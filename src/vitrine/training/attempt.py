@@ -32,7 +32,7 @@ class Attempt:
 _attempts: Counter[str] = Counter()  # how often this process has begun to train each configuration
 
 
-def begin_attempt(config: TrainConfig, folder: Path | None, varies: str, time_from: float) -> Attempt:
+def begin_attempt(config: TrainConfig, folder: str | Path | None, varies: str, time_from: float) -> Attempt:
     """Create a run folder, or find that of the attempt before a restart by ``torchrun --max-restarts``.
 
     Args:

@@ -62,7 +62,7 @@ from vitrine.training.weights import load_weights, model_weights, read_checkpoin
 def fit(
     config: TrainConfig,
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     group: str | None = None,
     varies: str = "",
     facts: Mapping[str, Any] | None = None,

@@ -1,4 +1,4 @@
-"""The documented calls of ``run.predict`` in a user's typed code; ``uv run mypy`` checks their types."""
+"""Documented calls in a user's typed code; ``uv run mypy`` checks their types."""
 
 from pathlib import Path
 from typing import Any, BinaryIO, assert_type
@@ -7,8 +7,13 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from vitrine import load_run
+from vitrine import compose, fit, load_run
 from vitrine.inference.predictor import Prediction
+
+
+def train(folder: Path) -> None:
+    fit(compose(config_dir=folder), folder=folder)
+    fit(compose(config_dir="conf"), folder="outputs/runs/RUN")
 
 
 def predict(
