@@ -115,6 +115,15 @@ def test_a_named_folder_vouches_for_its_values_only(working_directory):
     assert allowed == ["a.Entry", "xa.List", "a.B"]
 
 
+def test_a_link_to_a_folder_around_it_gives_no_further_choices(working_directory):
+    write(working_directory / "conf/experiment/mine.yaml", {"seed": 3})
+    (working_directory / "conf/experiment/loop").symlink_to("..")
+    (point,) = made("experiment=mine")
+    assert point.config.seed == 3
+    with pytest.raises(ConfigError, match="did you mean experiment=mine"):
+        made("experiment=mina")
+
+
 @pytest.mark.parametrize("indirect", [False, True])
 def test_a_found_primary_imports_no_package(working_directory, indirect):
     hydra = {"searchpath": [f"pkg://{LAB}"]}

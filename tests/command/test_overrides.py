@@ -1,8 +1,8 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from vitrine.command.overrides import all_groups, check_overrides, group_options, quote
-from vitrine.command.sources import composing
+from vitrine.command.overrides import check_overrides, quote
+from vitrine.command.sources import Sources, composing
 from vitrine.config.keys import keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.sweep import TrainCommand
@@ -364,37 +364,37 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
     ],
 )
-def test_quotes_that_nobody_types_are_added(loader, typed, quoted, monkeypatch):
+def test_quotes_that_nobody_types_are_added(typed, quoted, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert quote([typed], loader) == [quoted]
+    assert quote([typed]) == [quoted]
 
 
-def test_a_path_is_read_as_typed_whichever_characters_it_has(loader, compose):
+def test_a_path_is_read_as_typed_whichever_characters_it_has(compose):
     paths = [f"a{chr(code)}b/{chr(code)}" for code in range(32, 127) if chr(code) not in "'\",\\"]
     for path in [*paths, "bilder/käfer", "写真"]:
-        assert OverridesParser.create().parse_override(*quote([f"data.root={path}"], loader)).value() == path
+        assert OverridesParser.create().parse_override(*quote([f"data.root={path}"])).value() == path
     assert compose("data.root=bilder/käfer & co").data.root == "bilder/käfer & co"
 
 
-def test_a_path_with_commas_is_one_path_if_it_exists(loader, tmp_path, monkeypatch):
+def test_a_path_with_commas_is_one_path_if_it_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a,b").mkdir()
-    assert quote(["data.root=a,b", "data.root=a,c"], loader) == ["data.root='a,b'", "data.root=a,c"]
+    assert quote(["data.root=a,b", "data.root=a,c"]) == ["data.root='a,b'", "data.root=a,c"]
     for name in ("x=1", "x=2"):
         (tmp_path / name).mkdir()
-    assert quote(["data.root=x=1,x=2"], loader) == ["data.root='x=1','x=2'"]
+    assert quote(["data.root=x=1,x=2"]) == ["data.root='x=1','x=2'"]
 
 
-def test_a_list_of_paths_may_be_longer_than_a_path(loader):
+def test_a_list_of_paths_may_be_longer_than_a_path():
     many = [f"outputs/runs/{number:0100}" for number in range(50)]  # 5,700 characters, and a path has 4,096 at most
     listed = ",".join(many)
-    assert quote([f"run={listed}"], loader) == [f"run={listed}"]
-    assert quote([f"run=[{listed}]"], loader) == [f"run=[{','.join(map(repr, many))}]"]
+    assert quote([f"run={listed}"]) == [f"run={listed}"]
+    assert quote([f"run=[{listed}]"]) == [f"run=[{','.join(map(repr, many))}]"]
 
 
-def test_only_groups_whose_choices_can_be_combined_take_a_list(loader, check):
-    for group in all_groups(loader):
-        choices = list(group_options(loader, group))[:2]
+def test_only_groups_whose_choices_can_be_combined_take_a_list(check):
+    for group in Sources().groups:
+        choices = Sources().choices(group)[:2]
         if not choices:
             continue
         sound, found = check(f"{group}=[{','.join(choices)}]", schema=TrainCommand)

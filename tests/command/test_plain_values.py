@@ -8,7 +8,7 @@ import yaml
 from helpers.levels import quick, slow
 
 from vitrine.command.composer import Composer
-from vitrine.command.overrides import all_groups, group_options, quote
+from vitrine.command.overrides import quote
 from vitrine.command.sources import Sources, composing
 from vitrine.errors import ConfigError
 
@@ -60,10 +60,10 @@ def assert_composes_each(axes, fixed=(), *, drawn=None, folder=None, sound=False
     """
     with composing(Sources.choose(folder)) as loader:
         shared = Composer("train", loader)
-        shared.checked(quote(fixed, loader))  # as a multirun does before its trials
+        shared.checked(quote(fixed))  # as a multirun does before its trials
         grid = list(product(*axes))
         for combination in grid if drawn is None else drawn.sample(grid, min(len(grid), 6)):
-            overrides = quote([*fixed, *combination], loader)
+            overrides = quote([*fixed, *combination])
             checked = shared.checked(overrides)
             assert described(checked) == described(Composer("train", loader).checked(overrides))
             assert not (sound and isinstance(checked, ConfigError)), checked
@@ -129,16 +129,15 @@ def test_a_choice_that_decides_which_files_follow_is_composed(tmp_path):
         shared = Composer("train", loader)
         found = {}
         for choices in product(["patch=2", "patch=4"], ["norm=layernorm", "norm=rmsnorm"]):
-            found[choices] = shared.checked(quote(choices, loader)).seed
+            found[choices] = shared.checked(quote(choices)).seed
     assert found == dict.fromkeys(found, 0) | {("patch=4", "norm=rmsnorm"): 7}
 
 
 @pytest.mark.whole
 def test_every_choice_of_every_group_is_what_it_composes_to():
-    with composing() as loader:
-        apart = ("experiment", "sweep", "local", "data", "debug")  # folders inside these are no choices of their own
-        groups = sorted(group for group in all_groups(loader) if not group.startswith(apart))
-        axes = {group: [f"{group}={option}" for option in group_options(loader, group)] for group in groups}
+    apart = ("experiment", "sweep", "local", "data", "debug")  # folders inside these are no choices of their own
+    groups = sorted(group for group in Sources().groups if not group.startswith(apart))
+    axes = {group: [f"{group}={option}" for option in Sources().choices(group)] for group in groups}
     need_more = {"accelerator", "finetune", "model", "patch"}  # than this model, or other hardware: test_compose.py
     for group, axis in axes.items():
         assert_composes_each([axis, ["seed=3"]], NANO, sound=group not in need_more)

@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.cli import COMMANDS
 from vitrine.cli.flags import flag_names
-from vitrine.command.overrides import PATH_KEYS, all_groups, group_options, quote
+from vitrine.command.overrides import PATH_KEYS, quote
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import Sources, composing, primary_config
+from vitrine.command.sources import Sources, composing, primary_config, sources
 from vitrine.command.user_parts import for_hydra
 from vitrine.errors import ConfigError, Fault
 
@@ -65,7 +65,7 @@ def suggestions(line: str) -> list[str]:
     if last.startswith("-"):
         return [flag for flag in flag_names() if flag.startswith(last)]
     with composing(Sources.choose(_value_of("--config-dir", typed) or _value_of("-cd", typed))) as loader:
-        overrides = quote([word for word in typed if "=" in word and not word.startswith("-")], loader)
+        overrides = quote([word for word in typed if "=" in word and not word.startswith("-")])
         multirun = ["-m"] if {"-m", "--multirun"} & set(typed) else []  # Hydra refuses values to sweep without it
         try:
             return _Completion(loader).suggest(name, [*multirun, *for_hydra(overrides)], last)
@@ -86,8 +86,8 @@ class _Completion(BashCompletion):
 
     def _query_config_groups(self, word: str, config_name: str | None, words: list[str]) -> tuple[list[str], bool]:
         group, equals, given = word.partition("=")
-        if equals and group.lstrip("+") in all_groups(self.config_loader):
-            found = group_options(self.config_loader, group.lstrip("+"))
+        if equals and group.lstrip("+") in sources().groups:
+            found = sources().choices(group.lstrip("+"))
             return [f"{group}={option}" for option in found if option.startswith(given)], True
         matched, exact = super()._query_config_groups(word, config_name=config_name, words=words)
         if equals:

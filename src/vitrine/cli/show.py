@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.compose import as_composed, checked_overrides, hydra_settings, points
 from vitrine.command.composition_faults import composition_fault
-from vitrine.command.overrides import all_groups, group_options, sorted_choices
+from vitrine.command.overrides import sorted_choices
 from vitrine.command.resolvers import SCHEMAS
-from vitrine.command.sources import composing, primary_config
+from vitrine.command.sources import primary_config, sources
 from vitrine.command.user_parts import for_hydra
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -47,10 +47,9 @@ def show_help(name: str, flags: Namespace) -> None:
     composed = hydra_settings(name, overrides)
     HydraConfig.instance().set_config(composed)
     keys = _hydra().get_sanitized_cfg(deepcopy(composed), "job")
-    with composing() as loader:
-        groups = sorted(group for group in all_groups(loader) if "/" not in group)
-        options = {group: sorted_choices(group_options(loader, group)) for group in groups}
-        choices = [f"{group}: {', '.join(options[group])}" for group in groups if options[group]]
+    groups = sorted(group for group in sources().groups if "/" not in group)
+    options = {group: sorted_choices(sources().choices(group)) for group in groups}
+    choices = [f"{group}: {', '.join(options[group])}" for group in groups if options[group]]
     text = Template(composed.hydra.help.template).safe_substitute(
         APP_CONFIG_GROUPS="\n".join(choices), CONFIG=OmegaConf.to_yaml(keys, resolve=flags.resolve)
     )

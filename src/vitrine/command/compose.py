@@ -18,7 +18,7 @@ from vitrine.command.composer import Composer, Variants
 from vitrine.command.composition_faults import composition_fault
 from vitrine.command.hydra_settings import choice_faults, unused_settings
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, several_values, single_run
-from vitrine.command.overrides import all_groups, check_overrides, quote
+from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import Sources, compose_files, composing, conf, sources
 from vitrine.command.user_parts import for_hydra
@@ -58,7 +58,7 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         ConfigError: with the faults of all runs.
     """
     with composing() as loader:
-        sound, found = check_overrides(quote(arguments, loader), SCHEMAS[command], loader)
+        sound, found = check_overrides(quote(arguments), SCHEMAS[command], loader)
         refused = {fault.key.partition("=")[0] for fault in found}
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
         composer = Composer(command, loader)
@@ -84,7 +84,7 @@ def launcher(arguments: list[str]) -> str:
         ConfigError: vitrine cannot use it.
     """
     with composing() as loader:
-        overrides = OverridesParser.create().parse_overrides(quote(arguments, loader))
+        overrides = OverridesParser.create().parse_overrides(quote(arguments))
         choices = Composer("train", loader).settings(fixed_overrides(overrides)).runtime.choices
     if found := [*choice_faults("hydra/launcher", choices), *choice_faults("hydra/sweeper", choices)]:
         raise ConfigError(found)
@@ -98,9 +98,9 @@ def hydra_settings(command: str, overrides: Sequence[str]) -> DictConfig:
         ConfigError: Hydra cannot compose it.
     """
     outside = [override for override in overrides if not optional_section(SCHEMAS[command], override.partition("=")[0])]
-    with composing() as loader:
+    with composing():
         if command != "train":  # a key may have the name of a group, which Hydra would look for
-            outside = [override for override in outside if override.partition("=")[0] not in all_groups(loader)]
+            outside = [override for override in outside if override.partition("=")[0] not in sources().groups]
         try:
             return compose_files(command, for_hydra(outside))
         except (HydraException, OmegaConfBaseException) as error:
@@ -114,7 +114,7 @@ def checked_overrides(command: str, arguments: list[str]) -> list[str]:
         ConfigError: an override is wrong whatever the others are.
     """
     with composing() as loader:
-        sound, found = check_overrides(quote(arguments, loader), SCHEMAS[command], loader)
+        sound, found = check_overrides(quote(arguments), SCHEMAS[command], loader)
     if found:
         raise ConfigError(found)
     return sound

@@ -348,7 +348,7 @@ class Variants:
         """Return the checked configuration with these values of keys or groups, or a ConfigError."""
         with composing():
             overrides = [*self.fixed, *(f"{key}={value}" for key, value in values.items())]
-            checked: TrainCommand | ConfigError = self._composer.checked(quote(overrides, self._composer.loader))
+            checked: TrainCommand | ConfigError = self._composer.checked(quote(overrides))
             return checked
 
 

@@ -20,8 +20,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.overrides import group_options
 from vitrine.command.plain_values import load, values_in
+from vitrine.command.sources import sources
 from vitrine.command.user_parts import NO_CHOICE, options_keys, without_replaced
 from vitrine.config.keys import hints, without_none
 from vitrine.config.parts import is_dotted
@@ -95,7 +95,7 @@ def _of_other_choices(
         if section == group and group not in NO_CHOICE:
             found |= {section} - own_parts
         elif section:
-            read = {name: load(f"{group}/{name}", loader) for name in group_options(loader, group)}
+            read = {name: load(f"{group}/{name}", loader) for name in sources().choices(group)}
             sets = {f"{group}/{name}": values_in(file, section) for name, file in read.items() if file is not None}
             if any(run.get(key) != value for key, value in sets[entry.config_path or ""].items()):
                 pairs = [pair for others in sets.values() for pair in others.items()]

@@ -99,7 +99,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
         return [_start_of_search(composer, overrides, space, found)]
     listed = [override for override in overrides if override.is_discrete_sweep() or not override.is_sweep_override()]
     if not found:
-        written = quote(as_overrides(space, overrides), loader)
+        written = quote(as_overrides(space, overrides))
         listed += OverridesParser.create(config_loader=loader).parse_overrides(written)
     return _grid(composer, listed, found)
 
@@ -140,7 +140,7 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
         found.append(Fault(given, "", f"are {count:,} combinations; {TOO_MANY}"))
         return points
     for chosen, varies in _combinations(overrides):
-        quoted = quote(chosen, composer.loader)
+        quoted = quote(chosen)
         config = composer.checked(quoted)
         if isinstance(config, ConfigError):
             found += config.faults
@@ -242,7 +242,7 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     fixed = fixed_overrides(overrides)
 
     def at(chosen: Mapping[str, str]) -> list[str]:
-        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())], composer.loader)
+        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())])
 
     def is_never_allowed(chosen: Mapping[str, str], fault: Fault) -> bool:
         return fault in faults(OmegaConf.to_object(composer.composed(at(chosen))[0]))

@@ -10,11 +10,10 @@ import re
 import typing
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
@@ -23,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.grammar import sweep_fault, syntax_fault
 from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
+from vitrine.command.sources import sources
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
@@ -72,7 +72,7 @@ INSTEAD_OF_DELETING = {"callbacks": "callbacks=default", "logger": "logger=csv",
 def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader) -> tuple[list[str], list[Fault]]:
     """Split ``arguments`` into those that can be composed and the faults of the others."""
     parser = OverridesParser.create(config_loader=loader)
-    groups = all_groups(loader) if issubclass(schema, TrainConfig) else frozenset()
+    groups = sources().groups if issubclass(schema, TrainConfig) else frozenset()
     known = groups | set(keys(schema))
     sound, faults = [], []
     for argument in arguments:
@@ -96,14 +96,14 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
     return sound, faults
 
 
-def quote(arguments: Iterable[str], loader: ConfigLoader) -> list[str]:
+def quote(arguments: Iterable[str]) -> list[str]:
     """Return overrides with quotes and brackets where Hydra's grammar needs them and a user does not type them.
 
     Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths with spaces,
     letters outside ASCII or other characters that the grammar does not allow in a bare value. A leading ``~`` of a path
     becomes the home directory, as shells expand it only at the start of a word.
     """
-    groups = all_groups(loader)
+    groups = sources().groups
 
     def quoted(override: str) -> str:
         name, _, value = override.partition("=")
@@ -194,7 +194,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         yield Fault(f"+{name}", "", "each group has one choice already; replace it without +", name)
         return
     if name in groups:
-        choices = list(group_options(loader, name))
+        choices = sources().choices(name)
         for value in _values(override):
             if isinstance(value, list) and name not in OF_SEVERAL:
                 yield (_several_numbers if name in KEY_OF_GROUP else _several_choices)(name, value)
@@ -279,36 +279,9 @@ def _values(override: Override) -> Iterator[Any]:
         yield override.value()
 
 
-@lru_cache(maxsize=8)
-def all_groups(loader: ConfigLoader) -> frozenset[str]:
-    """Return all config groups but Hydra's own, those inside others included."""
-    return frozenset(_groups(loader))
-
-
-def _groups(loader: ConfigLoader, parent: str = "") -> Iterator[str]:
-    for group in _listed(loader, parent, ObjectType.GROUP):
-        path = f"{parent}/{group}" if parent else group
-        if not path.startswith(_HYDRA):
-            yield path
-            yield from _groups(loader, path)
-
-
-def group_options(loader: ConfigLoader, group: str, prefix: str = "") -> Iterator[str]:
-    """Yield the choices of a group, those in folders inside it included: ``mnist/quick``."""
-    for option in _listed(loader, group, ObjectType.CONFIG):
-        yield f"{prefix}{option}"
-    for inner in _listed(loader, group, ObjectType.GROUP):
-        yield from group_options(loader, f"{group}/{inner}", f"{prefix}{inner}/")
-
-
 def sorted_choices(choices: Iterable[str]) -> list[str]:
     """Sort choices by name, and numbers by their value."""
     return sorted(choices, key=lambda choice: (int(choice), "") if choice.isdigit() else (0, choice))
-
-
-def _listed(loader: ConfigLoader, group: str, kind: ObjectType) -> list[str]:
-    # The loader's own method copies all that it has read, which takes most of the time of --help.
-    return loader.repository.get_group_options(group, kind)  # type: ignore[attr-defined]
 
 
 def type_name(hint: Any) -> str:

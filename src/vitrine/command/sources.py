@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 import hydra
@@ -80,6 +80,18 @@ class Sources:
         """The YAML files of the user's folder, relative to it, without the ending."""
         return [] if self.folder is None else sorted(_names(self.folder))
 
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """All config groups but Hydra's own, those inside others included."""
+        found = {path.relative_to(conf()).as_posix() for path in conf().rglob("*/")}
+        found.update(str(folder) for name in self.files for folder in PurePosixPath(name).parents)
+        return frozenset(group for group in found - {"."} if not group.startswith("hydra"))
+
+    def choices(self, group: str) -> list[str]:
+        """The choices of a group, those in folders inside it included: ``mnist/quick``."""
+        start = f"{group}/"
+        return [name.removeprefix(start) for name in [*self._packaged, *self.files] if name.startswith(start)]
+
     def vouch_for(self, name: str) -> bool:
         """Whether a file of a folder that the user typed has ``name``, a dotted Python name, as a value."""
         return self.typed and name in self._values
@@ -92,6 +104,11 @@ class Sources:
                 if "hydra" in (Path(self.folder or "") / f"{file}.yaml").read_text(encoding="utf-8", errors="replace"):
                     return True
         return False
+
+    @cached_property
+    def _packaged(self) -> list[str]:
+        """The YAML files of the package, as :attr:`files`."""
+        return sorted(_names(conf()))
 
     @cached_property
     def _values(self) -> frozenset[str]:
@@ -108,7 +125,7 @@ class Sources:
 
     def _faults(self, command: str) -> list[Fault]:
         shown = "--config-dir" if self.typed else "the folder"
-        packaged = set(_names(conf())) if command == "train" else ()  # no other command chooses files of groups
+        packaged = set(self._packaged) if command == "train" else ()  # no other command chooses files of groups
         taken = [name for name in self.files if name in packaged]
         problem = "vitrine has a file of this name, which would be used instead; rename yours"
         found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]

@@ -94,7 +94,7 @@ def space_of(
         problem = "is an interval, which needs a search (sweep.sampler=tpe); otherwise give a list of values"
         found += [Fault(f"sweep.space.{key}", "", problem) for key in space if isinstance(space[key], Interval)]
     found += [Fault(f"sweep.space.{key}", "", problem) for key in space if (problem := unvaried(key))]
-    found += check_overrides(quote(as_overrides(space, ()), loader), TrainCommand, loader)[1]
+    found += check_overrides(quote(as_overrides(space, ())), TrainCommand, loader)[1]
     for override in overrides:
         value = override.value()
         if isinstance(value, IntervalSweep):
