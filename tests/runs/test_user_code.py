@@ -56,9 +56,9 @@ def test_source_that_was_edited_after_it_was_imported_is_not_stored(record, conf
     store_code(record, config)
     layers = tmp_path / LAB / "layers.py"
     layers.write_text(layers.read_text() + "# edited\n")
-    with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this command imported it"):
+    with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this process imported it"):
         store_code(record, config)
     load.cache_clear()
     load(f"{LAB}.fourier.Halved")  # of the module as it was imported
-    with pytest.raises(RunError, match="run the command again"):
+    with pytest.raises(RunError, match="run the command again; in a notebook, restart the kernel"):
         store_code(record, config)

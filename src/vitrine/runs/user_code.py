@@ -25,7 +25,8 @@ def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
     """
     names = names_of(config)
     if edited := list(dict.fromkeys(path for name in names for path in edited_since_import(name))):
-        raise RunError(f"{', '.join(edited)} was edited after this command imported it; run the command again")
+        again = "run the command again; in a notebook, restart the kernel"
+        raise RunError(f"{', '.join(edited)} was edited after this process imported it; {again}")
     if (record.path / FOLDER).exists():
         number = next(number for number in count(1) if not (record.path / f"{FOLDER}.{number}").exists())
         (record.path / FOLDER).rename(record.path / f"{FOLDER}.{number}")
