@@ -272,7 +272,7 @@ def test_interpolations_of_paths_are_resolved_whatever_else_varies(tmp_path, mon
     monkeypatch.setenv("HERE", str(tmp_path))
     outputs = "paths.output_dir=${oc.env:HERE}/${seed}"
     assert [point.config.paths.output_dir for point in points("train", [outputs], multirun=False)] == [f"{tmp_path}/0"]
-    roots = ["data.root=${oc.env:HERE}/a,b", "seed=1"]
+    roots = ["data=mnist", "data.root=${oc.env:HERE}/a,b", "seed=1"]
     varied = [point.config for point in points("train", [outputs, *roots], multirun=True)]
     assert [config.data.root for config in varied] == [f"{tmp_path}/a", "b"]
     assert {config.paths.output_dir for config in varied} == {f"{tmp_path}/1"}

@@ -373,7 +373,7 @@ def test_a_path_is_read_as_typed_whichever_characters_it_has(compose):
     paths = [f"a{chr(code)}b/{chr(code)}" for code in range(32, 127) if chr(code) not in "'\",\\"]
     for path in [*paths, "bilder/käfer", "写真"]:
         assert OverridesParser.create().parse_override(*quote([f"data.root={path}"])).value() == path
-    assert compose("data.root=bilder/käfer & co").data.root == "bilder/käfer & co"
+    assert compose("data=mnist", "data.root=bilder/käfer & co").data.root == "bilder/käfer & co"
 
 
 def test_a_path_with_commas_is_one_path_if_it_exists(tmp_path, monkeypatch):

@@ -16,7 +16,15 @@ from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import fingerprint
 
 LAB = "lab_of_the_command_line"
-DATA = 'def shapes(count=9, seed=0): ...\nshapes.config = {"image_size": 16, "in_channels": 1, "num_classes": 3}\n'
+DATA = """
+def shapes(count=9, seed=0): ...
+shapes.config = {"image_size": 16, "in_channels": 1, "num_classes": 3}
+def pictures(root): ...
+pictures.config = shapes.config
+class Pictures:
+    config = shapes.config
+    def __call__(self, root): ...
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +97,14 @@ def test_a_data_set_describes_its_images():
     assert (config.model.image_size, config.model.num_classes, config.data.options) == (16, 3, {"count": 5})
     (fault,) = faults(f"data={LAB}.data.shapes")
     assert fault.key == "data.patch_size"
+
+
+def test_a_folder_is_refused_for_a_data_set_that_takes_none():
+    typed = ["data.patch_size=4", "data.root=elsewhere"]
+    (fault,) = faults(f"data={LAB}.data.shapes", *typed)
+    assert (fault.key, fault.given) == ("data.root", "elsewhere")
+    for name in ("pictures", "Pictures"):
+        assert compose([f"data={LAB}.data.{name}", *typed]).data.root == "elsewhere"
 
 
 def test_a_description_of_images_that_is_no_dict_is_a_fault(lab):

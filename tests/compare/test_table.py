@@ -41,7 +41,7 @@ def test_a_key_without_effect_makes_no_row(tmp_path, write_run):
         "debug.profile=true",
     )
     write_run(tmp_path, seed=0)
-    write_run(tmp_path, *others, "logger=tensorboard", "data.root=elsewhere", seed=1)
+    write_run(tmp_path, *others, "logger=tensorboard", "paths.data_dir=elsewhere", seed=1)
     table = table_of(tmp_path)
     assert table.columns == []
     assert [sorted(row.runs) for row in table.rows] == [[0, 1]]

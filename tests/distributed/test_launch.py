@@ -49,7 +49,7 @@ def test_ranks_with_different_configurations_are_refused():
     with pytest.raises(RunError, match=r"^hardware\.precision is 64-true on rank 1, and 32-true on rank 0"):
         check_agreement(compose(SMALL), replace(hardware, precision="64-true", name="another"), second)
     check_agreement(compose(SMALL), hardware, first)
-    check_agreement(compose([*SMALL, "data.root=/scratch/1"]), replace(hardware, name="another"), second)
+    check_agreement(compose([*SMALL, "paths.data_dir=/scratch/1"]), replace(hardware, name="another"), second)
 
 
 def test_a_single_rank_is_alone(monkeypatch):

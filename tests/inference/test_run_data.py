@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrine.config import EvalConfig
-from vitrine.errors import DataError
+from vitrine.errors import ConfigError, DataError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.run_data import test_images as images_of_test
@@ -60,6 +60,12 @@ def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads
     with pytest.raises(DataError, match="not downloaded"):
         read(run, str(tmp_path / "given"))
     assert downloads == [tmp_path / "given"]
+
+
+@pytest.mark.parametrize("read", [validation_images, calibrated, evaluated])
+def test_a_folder_is_refused_for_data_that_is_read_from_none(read, run):
+    with pytest.raises(ConfigError, match=r"data_root=elsewhere\n *has no effect on data=digits"):
+        read(run, "elsewhere")
 
 
 def test_a_temperature_says_whether_its_images_were_trained_on(run, monkeypatch):

@@ -375,7 +375,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["position=rope"], "needs at least two configurations"),
         (["position=learned,rope,learned"], "position=learned\n *is given twice; give each configuration once"),
         (["model.drop_path=0,0.0"], "model.drop_path=0\n *is given twice; give each configuration once"),
-        (["data.root=a,b"], "data.root=b\n *trains the same as data.root=a; give each"),
+        (["data=mnist", "data.root=a,b"], "data.root=b\n *trains the same as data.root=a; give each"),
         (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
         (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 from vitrine.config.keys import leaves, value_at
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO, TrainConfig
+from vitrine.data.own_files import WITHOUT_ROOT, reads_root
 from vitrine.errors import Fault
 
 TABLES = ("learned", "learned2d")  # positions with initial values that model.position_init chooses
@@ -33,11 +34,11 @@ def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
 
 @dataclass(frozen=True)
 class _Rule:
-    """When a key has no effect, why, and what to type instead, where ``{}`` stands for its value."""
+    """When a key has no effect, why, and what to type instead, if anything, where ``{}`` stands for its value."""
 
     is_idle: Callable[[TrainConfig], bool]
     problem: str
-    instead: str
+    instead: str = ""
 
 
 def _is_probe_at_its_own_rate(config: TrainConfig) -> bool:
@@ -85,6 +86,7 @@ _RULES = {
         "has no effect on images of one patch",
         "model.patch_dropout=0.0",
     ),
+    "data.root": _Rule(lambda config: not reads_root(config.data), WITHOUT_ROOT),
     "augment.flip": _Rule(
         lambda config: not config.data.flip,
         "has no effect with data.flip=false: a mirrored image may show another class",

@@ -220,6 +220,12 @@ def build_list(config: Any, kind: type) -> list[Any]:
     return found
 
 
+def takes(part: Part, name: str) -> bool:
+    """Whether a part that is a function is passed the optional keyword ``name``. Raises PartError as :func:`load`."""
+    imported = load(part.name)
+    return name in (_parameters(imported.__call__ if isinstance(imported, type) else imported) or {})
+
+
 def function(part: Part) -> Callable[..., Any]:
     """Return the function of a part whose interface is that of a function, its options already given.
 

@@ -49,6 +49,7 @@ def calibrate(
 
     Raises:
         DataError: the data is missing or damaged.
+        ConfigError: ``data_root`` is given, but the data is read from no folder.
         RunError: the data has changed, or the model gives values that are not finite.
     """
     data = read_data(run, data_root, advice="; data_root=DIR names the folder that holds it")

@@ -9,6 +9,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split
+from vitrine.data.own_files import refuse_idle_root
 from vitrine.errors import DataError, RunError
 from vitrine.inference.load import LoadedRun
 from vitrine.text import listed
@@ -24,6 +25,7 @@ def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, b
 
     Raises:
         DataError: the data is missing or damaged.
+        ConfigError: ``root`` is given, but the data is read from no folder.
         RunError: it has changed.
     """
     data = read_data(run, root)
@@ -56,12 +58,15 @@ def read_data(run: LoadedRun, root: str | None = None, *, advice: str = "") -> I
 
     Raises:
         DataError: the data is missing or damaged.
+        ConfigError: ``root`` is given, but the data is read from no folder.
     """
     stored, source = run.record.config, run.record.path
     config = from_plain(TrainConfig, stored, trust=TRUST_ALL, source=source)  # only parts of the data are imported
     data = from_plain(DataConfig, stored["data"], trust=run.trust, source=source)
     if root is None:
         refuse_download(data, advice)
+    else:
+        refuse_idle_root(data, root)
     return ImageDataModule(replace(config, data=replace(data, root=root or data.root, storage="disk")))
 
 

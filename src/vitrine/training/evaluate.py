@@ -17,6 +17,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
+from vitrine.data.own_files import refuse_idle_root
 from vitrine.distributed.hardware import Hardware, choose_hardware, lightning_deterministic, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
@@ -117,7 +118,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data or the code of
             its model has changed.
         DataError: its data is missing or damaged, or has no test images.
-        ConfigError: its model can't be resized as asked.
+        ConfigError: its model can't be resized as asked, or its data is read from no folder and ``data_root`` given.
     """
     record = RunRecord.open(options.run)
     if (status := record.status) != "finished":
@@ -132,6 +133,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     if options.data_root is None:
         refuse_download(config.data, "; data_root=DIR names the folder that holds it, or where it is downloaded to")
     else:
+        refuse_idle_root(config.data, options.data_root)
         config.data.root = options.data_root
     if not any(Path(config.paths.cache_dir).glob("*.npz")):  # others may have made the run, so no cache is begun there
         config.data.storage = "disk"
