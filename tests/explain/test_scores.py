@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from vitrine.compare.predictions import Predictions
+from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report.prediction_plots import confusion_matrix
-from vitrine.explain.results import confusion_section
+from vitrine.explain.results import calibration_section, confusion_section, wrong_section
 from vitrine.explain.scores import class_scores, wilson
 
 
@@ -69,6 +69,28 @@ def test_images_taken_for_an_output_that_is_no_class_are_mistakes(others):
     plot = confusion_matrix(row, [found], list("0123456789"), styles)
     assert plot.caption.endswith(outside.strip())
     assert plot.traces[0]["meta"]["sizes"] == [36] * 10
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"), [(1, "Of 2 test images, 1 is wrong."), (2, "Of 2 test images, 2 are wrong.")]
+)
+def test_wrong_images_are_counted_in_a_sentence(wrong, text):
+    images = SimpleNamespace(pixels=lambda chosen: np.zeros((len(chosen), 1, 8, 8), np.uint8))
+    found = Predictions(np.zeros(2, int), np.array([wrong - 1, 1]), np.full(2, 0.9), np.full(2, 0.1))
+    assert wrong_section(images, found, ["a", "b"]).text == text
+
+
+@pytest.mark.parametrize(
+    ("confidence", "text"),
+    [
+        (0.75, "is as confident as it is accurate."),
+        (0.70, "is underconfident by 5.00 points."),
+        (0.80, "is overconfident by 5.00 points."),
+    ],
+)
+def test_mean_confidence_is_compared_with_accuracy(confidence, text):
+    found = Predictions(np.zeros(4, int), np.array([0, 0, 0, 1]), np.full(4, confidence), np.full(4, 0.5))
+    assert calibration_section(calibration([found])).text.endswith(text)
 
 
 def test_the_interval_of_f1_covers_its_value():

@@ -170,11 +170,10 @@ def draw_scores(scores: ClassScores, shown: Sequence[int], names: Sequence[str])
 def calibration_section(calibrated: Calibration) -> RunSection:
     """The reliability diagram and the expected calibration error."""
     below = float(np.average(calibrated.confidence - calibrated.accuracy, weights=calibrated.count))
-    kind = "over" if below > 0 else "under"
-    text = (
-        f"Expected calibration error (ECE, 15 bins): {100 * calibrated.error:.2f} points. On average, the model is "
-        f"{kind}confident by {100 * abs(below):.2f} points."
-    )
+    kind, points = "over" if below > 0 else "under", 100 * abs(below)
+    how = f"{kind}confident by {points:.2f} points" if points >= 0.005 else "as confident as it is accurate"
+    text = f"Expected calibration error (ECE, 15 bins): {100 * calibrated.error:.2f} points. "
+    text += f"On average, the model is {how}."
     table = [["confidence (%)", "accuracy (%)", "images"]]
     values = zip(calibrated.confidence, calibrated.accuracy, calibrated.count, strict=True)
     table += [
@@ -249,7 +248,7 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
         caption += " That of several labels is as if they were independent." if predictions.several else ""
         heads = ["test image", true, "taken for", "probability (%)", f"of the {true} (%)"]
         figures.append(DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows), [heads, *rows]))
-    text = f"{plural(len(wrong), 'test image')} of {len(predictions.labels):,} are wrong."
+    text = f"Of {plural(len(predictions.labels), 'test image')}, {plural(len(wrong), 'is', 'are')} wrong."
     text += " An image is right if all of its labels are." if predictions.several else ""
     return RunSection("wrong", "Wrong images", text, figures)
 
