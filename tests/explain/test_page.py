@@ -152,7 +152,8 @@ def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):
     assert "the patch in row 1, column 4" in opened.locator("#seen").inner_text()
     assert opened.locator("#through canvas").count() == 2
     opened.locator("#picture").press("Escape")
-    assert "What the class token attends to" in opened.locator("#seen").inner_text()
+    assert "Attention of the class token" in opened.locator("#seen").inner_text()
+    assert re.search(r"rollout, .*0 % \(dark\) to [\d.]+ % \(light\)", opened.locator("#through").inner_text())
     opened.locator("#explorer input[type=radio]").first.focus()
     before = opened.locator("#seen").inner_text()
     opened.keyboard.press("ArrowRight")

@@ -19,6 +19,7 @@ const steps = depth + (images[0].pool ? 1 : 0);
 let chosen = 0, patch = null;
 
 const share = (byte) => (byte / 255) ** 2;
+const percent = (value) => `${Number((100 * value).toPrecision(2))} %`;
 const part = (values, index, decode) => Array.from(values.subarray(index * patchCount, (index + 1) * patchCount), decode);
 
 // Maps of the chosen image, block and query, each with its name.
@@ -42,7 +43,8 @@ function headMaps() {
 function throughMaps() {
   const image = images[chosen], step = Number(block.value);
   const query = patch === null ? 0 : patch + 1;
-  const maps = [{ name: "rollout, all blocks", values: part(image.rollout, query, share), scale: "attention" }];
+  const rollout = part(image.rollout, query, share);
+  const maps = [{ name: `rollout, all blocks, from 0 % (dark) to ${percent(Math.max(...rollout))} (light)`, values: rollout, scale: "attention" }];
   if (patch !== null && image.similarity && step <= depth) {
     const values = part(image.similarity, step * patchCount + patch, (byte) => byte / 255);
     maps.push({ name: `similarity after block ${step}, from -1 (dark) to 1 (light)`, values, scale: "similarity", most: 1 });
@@ -115,9 +117,9 @@ function show() {
   const name = step > depth ? "pool" : String(step);
   document.getElementById("block-name").textContent = name;
   block.setAttribute("aria-valuetext", step > depth ? "the pool" : `block ${step} of ${depth}`);
-  document.getElementById("most").textContent = `${Number((100 * most).toPrecision(2))} % of the attention`;
+  document.getElementById("most").textContent = `${percent(most)} of the attention`;
   const query = step > depth ? "the pool's query" : patch === null ? explored.reader.split(";")[0] : `the patch in ${where(patch)}`;
-  document.getElementById("seen").textContent = `${images[chosen].caption}. What ${query} attends to.`;
+  document.getElementById("seen").textContent = `${images[chosen].caption}. Attention of ${query}.`;
 }
 
 images.forEach((image, index) => {
