@@ -8,7 +8,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report.prediction_plots import confusion_matrix
-from vitrine.explain.results import calibration_section, confusion_section, wrong_section
+from vitrine.explain.results import calibration_section, confusion_section, draw_reliability, wrong_section
 from vitrine.explain.scores import class_scores, wilson
 
 
@@ -91,6 +91,15 @@ def test_wrong_images_are_counted_in_a_sentence(wrong, text):
 def test_mean_confidence_is_compared_with_accuracy(confidence, text):
     found = Predictions(np.zeros(4, int), np.array([0, 0, 0, 1]), np.full(4, confidence), np.full(4, 0.5))
     assert calibration_section(calibration([found])).text.endswith(text)
+
+
+def test_bars_of_neighbouring_bins_stand_side_by_side():
+    confidences = np.array([0.0, 0.126, 0.143, 1.0])
+    found = calibration([Predictions(np.zeros(4, int), np.zeros(4, int), confidences, confidences)])
+    _, below = draw_reliability(found).axes
+    edges = [edge for bar in below.patches for edge in (bar.get_x(), bar.get_x() + bar.get_width())]
+    assert edges == sorted(edges)
+    assert 0 <= edges[0] < edges[-1] <= 100
 
 
 def test_the_interval_of_f1_covers_its_value():

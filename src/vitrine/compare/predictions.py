@@ -95,10 +95,12 @@ class Calibration:
         error: expected calibration error: the distance between confidence and accuracy, averaged over bins weighted by
             their images; of several runs, the mean of their errors, since errors of opposite sign would cancel in
             common bins.
-        confidence, accuracy, count: mean confidence, accuracy and number of images of each bin that is not empty.
+        centre, confidence, accuracy, count: centre in [0, 1], mean confidence, accuracy and number of images of each
+            bin that is not empty.
     """
 
     error: float
+    centre: np.ndarray
     confidence: np.ndarray
     accuracy: np.ndarray
     count: np.ndarray
@@ -119,7 +121,8 @@ def _calibration(runs: Sequence[Predictions]) -> Calibration:
     confidence = np.bincount(bins, confidences, BINS)[filled] / count[filled]
     accuracy = np.bincount(bins, correct, BINS)[filled] / count[filled]
     error = float(np.average(np.abs(confidence - accuracy), weights=count[filled]))
-    return Calibration(error, confidence, accuracy, count[filled])
+    centre = (np.flatnonzero(filled) + 0.5) / BINS
+    return Calibration(error, centre, confidence, accuracy, count[filled])
 
 
 def confusion(runs: Sequence[Predictions], classes: int) -> np.ndarray:

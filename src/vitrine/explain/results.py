@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
+from vitrine.compare.predictions import BINS, Calibration, Predictions, calibration, confusion
 from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
@@ -172,7 +172,7 @@ def calibration_section(calibrated: Calibration) -> RunSection:
     below = float(np.average(calibrated.confidence - calibrated.accuracy, weights=calibrated.count))
     kind, points = "over" if below > 0 else "under", 100 * abs(below)
     how = f"{kind}confident by {points:.2f} points" if points >= 0.005 else "as confident as it is accurate"
-    text = f"Expected calibration error (ECE, 15 bins): {100 * calibrated.error:.2f} points. "
+    text = f"Expected calibration error (ECE, {BINS} bins): {100 * calibrated.error:.2f} points. "
     text += f"On average, the model is {how}."
     table = [["confidence (%)", "accuracy (%)", "images"]]
     values = zip(calibrated.confidence, calibrated.accuracy, calibrated.count, strict=True)
@@ -181,7 +181,7 @@ def calibration_section(calibrated: Calibration) -> RunSection:
     ]
     caption = (
         "Accuracy of images by the model's confidence in them, with 95 % intervals (Wilson). On the dotted line, "
-        "confidence is accuracy; below it, the model is overconfident. Bars: share of the images."
+        "confidence is accuracy; below it, the model is overconfident. Bars: share of the images in each bin."
     )
     figure = draw_reliability(calibrated)
     return RunSection(
@@ -202,7 +202,8 @@ def draw_reliability(calibrated: Calibration) -> Figure:
     )
     axes.set(ylabel="accuracy (%)", ylim=(-3, 103))
     axes.grid()
-    below.bar(confidence, 100 * calibrated.count / calibrated.count.sum(), width=100 / 15 - 1, color=COLOURS[0])
+    share = 100 * calibrated.count / calibrated.count.sum()
+    below.bar(100 * calibrated.centre, share, width=100 / BINS - 1, color=COLOURS[0])
     below.set(xlabel="confidence (%)", ylabel="images (%)", xlim=(-1, 104))
     below.yaxis.set_major_locator(MaxNLocator(3))
     return figure
