@@ -8,7 +8,14 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report.prediction_plots import confusion_matrix
-from vitrine.explain.results import calibration_section, confusion_section, draw_reliability, wrong_section
+from vitrine.explain.results import (
+    calibration_section,
+    confusion_section,
+    draw_images,
+    draw_reliability,
+    draw_scores,
+    wrong_section,
+)
 from vitrine.explain.scores import class_scores, wilson
 
 
@@ -100,6 +107,16 @@ def test_bars_of_neighbouring_bins_stand_side_by_side():
     edges = [edge for bar in below.patches for edge in (bar.get_x(), bar.get_x() + bar.get_width())]
     assert edges == sorted(edges)
     assert 0 <= edges[0] < edges[-1] <= 100
+
+
+def test_long_names_of_classes_stay_apart():
+    names = ["Corn_(maize)_rust", "Corn_(maize)_healthy"]
+    (axes,) = draw_scores(class_scores(np.array([0, 1]), np.array([0, 1]), 2), [1, 0], names).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Corn_(m…ealthy", "Corn_(m…)_rust"]
+    rows = [[str(index), *pair, "90.0", "5.0"] for index, pair in enumerate((names, names[::-1]))]
+    first, second, *_ = draw_images(np.zeros((2, 1, 8, 8), np.uint8), rows, names).axes
+    assert first.get_title() != second.get_title()
+    assert first.get_xlabel() != second.get_xlabel()
 
 
 def test_the_interval_of_f1_covers_its_value():

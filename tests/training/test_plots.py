@@ -14,11 +14,14 @@ from vitrine import compose
 from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
 from vitrine.runs import MetricsFile, RunRecord
+from vitrine.training.figure_style import shorten
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import (
     TRAIN,
     VAL,
+    attention,
     can_be_drawn,
+    confusion,
     curves,
     draw_attention,
     draw_confusion,
@@ -184,6 +187,19 @@ def test_long_class_names_leave_room_for_the_matrix(tmp_path):
     picture = pixels(draw_confusion(record, logits_of(labels, 10), labels, names))
     assert cell(picture, 0, 0, 10)[0] < 100
     assert cell(picture, 9, 0, 10).min() > 230
+
+
+# Cut to 14 characters, two of them are the same at the beginning and at the end.
+ALIKE = ["Corn_(maize)_rust", "Corn_(maize)_healthy", "Corn_(maize)_leaf_spot", "Corn_(maize)_grey_leaf_spot"]
+
+
+def test_long_names_of_classes_are_cut_in_the_middle_and_stay_apart():
+    assert shorten(ALIKE) == ["Corn_(m…)_rust", "Corn_(m…ealthy", "2 Corn_(…_spot", "3 Corn_(…_spot"]
+    assert shorten(["a", "1\n2", "14 characters.", "a"]) == ["0 a", "1 2", "14 characters.", "3 a"]
+    matrix = confusion(np.eye(4), np.ones(4), ALIKE, width=4.2)
+    images, maps = np.zeros((4, 1, 8, 8), np.uint8), np.ones((4, 2, 2))
+    for axes in (matrix.axes[0], *attention(images, maps, ALIKE, ALIKE, ALIKE).axes[:2]):
+        assert len({label.get_text() for label in axes.get_xticklabels()}) == 4
 
 
 def drawn(tmp_path: Path, look: float, count: int = 4) -> np.ndarray:

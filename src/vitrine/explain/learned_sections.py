@@ -71,7 +71,7 @@ def learned_sections(test_images: RunImages, predictions: Predictions | None, na
     return [
         *found,
         attention_section(model.config, shown),
-        rollout_section(model.config, shown),
+        rollout_section(model.config, shown, names),
         distance_section(model.config, shown.measured),
         likeness_section(shown),
     ]
@@ -240,12 +240,12 @@ def attention_section(config: ViTConfig, shown: Shown) -> RunSection:
     return RunSection("attention", "Attention", text, [DrawnFigure("attention", "", caption, alt, figure)], explorer)
 
 
-def rollout_section(config: ViTConfig, shown: Shown) -> RunSection:
+def rollout_section(config: ViTConfig, shown: Shown, classes: Sequence[str]) -> RunSection:
     """Images with their rollout."""
     chosen = evenly(len(shown.observed), IN_ROLLOUT)
     values = np.stack([shown.observed[index].rollout[0].numpy().reshape(config.grid) for index in chosen])
     truth, guesses = ([names[index] for index in chosen] for names in (shown.truth, shown.guesses))
-    figure = plots.attention(shown.pixels[chosen], values, truth, guesses)
+    figure = plots.attention(shown.pixels[chosen], values, truth, guesses, classes)
     caption = (
         "Above test images with their classes, below the share of each patch in what the head reads, by attention "
         "rollout (arXiv:2005.00928), and the prediction."

@@ -14,7 +14,7 @@ from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
-from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short, styled
+from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
 from vitrine.training.lr_range import CURVE, read_curve
 from vitrine.training.plots import CURVES
 
@@ -159,7 +159,8 @@ def draw_scores(scores: ClassScores, shown: Sequence[int], names: Sequence[str])
             elinewidth=1.2,
             label=label,
         )
-    axes.set_yticks(range(len(shown)), [short(names[index]) for index in shown])
+    short_names = shorten(names)
+    axes.set_yticks(range(len(shown)), [short_names[index] for index in shown])
     axes.set(xlabel="%", ylim=(len(shown) - 0.5, -0.5))
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
@@ -248,24 +249,28 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
         caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
         caption += " That of several labels is as if they were independent." if predictions.several else ""
         heads = ["test image", true, "taken for", "probability (%)", f"of the {true} (%)"]
-        figures.append(DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows), [heads, *rows]))
+        figures.append(
+            DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows, names), [heads, *rows])
+        )
     text = f"Of {plural(len(predictions.labels), 'test image')}, {plural(len(wrong), 'is', 'are')} wrong."
     text += " An image is right if all of its labels are." if predictions.several else ""
     return RunSection("wrong", "Wrong images", text, figures)
 
 
 @styled()
-def draw_images(images: np.ndarray, rows: Sequence[Sequence[str]]) -> Figure:
+def draw_images(images: np.ndarray, rows: Sequence[Sequence[str]], classes: Sequence[str]) -> Figure:
     """Draw images (B, C, H, W) uint8 in rows of four, each with its class, and what it was taken for."""
     lines = -(-len(images) // 4)
     figure = Figure(figsize=(WIDTH, 1.45 * lines))
     grid = figure.subplots(lines, 4, squeeze=False).ravel()
     for axes in grid[len(images) :]:
         axes.set_axis_off()
-    for axes, image, (_, true, guess, share, _) in zip(grid, images, rows, strict=False):
+    _, truth, guesses, shares, _ = zip(*rows, strict=True)
+    true_names, guessed_names = short_class_names(truth, classes, 12), short_class_names(guesses, classes, 9)
+    for axes, image, true, guess, share in zip(grid, images, true_names, guessed_names, shares, strict=False):
         plots.show_image(axes, image)
-        axes.set_title(short(true, 12), fontsize=8, pad=2)
-        axes.set_xlabel(f"{short(guess, 9)}, {float(share):.0f} %", fontsize=8, labelpad=2)
+        axes.set_title(true, fontsize=8, pad=2)
+        axes.set_xlabel(f"{guess}, {float(share):.0f} %", fontsize=8, labelpad=2)
     return figure
 
 

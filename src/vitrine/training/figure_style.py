@@ -3,7 +3,8 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -71,10 +72,25 @@ def blues() -> Colormap:
     return LinearSegmentedColormap.from_list("blues", [(*blue, 0.0), (*blue, 0.75)])
 
 
-def short(name: object, length: int = 14) -> str:
-    """Return a name in one printable line of at most ``length`` characters."""
-    text = one_line(name)
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+def shorten(names: Sequence[str], length: int = 14) -> list[str]:
+    """Return names as printable lines of at most ``length`` characters, cut in the middle.
+
+    Those that would be the same begin with their index in ``names``.
+    """
+    lines = [one_line(name) for name in names]
+    cut = [_cut(line, length) for line in lines]
+    counts = Counter(cut)
+    for index, line in enumerate(lines):
+        if counts[cut[index]] > 1:
+            number = f"{index} "
+            cut[index] = number + _cut(line, length - len(number))
+    return cut
+
+
+def short_class_names(names: Sequence[str], classes: Sequence[str], length: int) -> list[str]:
+    """Return ``names``, made by :func:`vitrine.text.class_name`, in at most ``length`` characters, unique by class."""
+    short = dict(zip(classes, shorten(classes, length), strict=True))
+    return [short.get(name) or _cut(one_line(name), length) for name in names]
 
 
 def bare(axes: Axes) -> None:
@@ -124,6 +140,13 @@ def inline_svg(figure: Figure, key: str, alt: str) -> str:
     assert size is not None
     width = round(figure.get_figwidth() * 96)  # CSS pixels in an inch
     return f'<svg role="img" aria-label="{escape(alt)}" {size[0]} style="max-width: {width}px">{body}'
+
+
+def _cut(line: str, length: int) -> str:
+    if len(line) <= length:
+        return line
+    end = (length - 1) // 2
+    return f"{line[: length - 1 - end]}…{line[len(line) - end :]}"
 
 
 def _write(figure: Figure, target: Path | io.StringIO, kind: str, *, facecolor: str, dpi: int) -> None:

@@ -19,7 +19,19 @@ from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import confusion_counts
 from vitrine.text import class_name
-from vitrine.training.figure_style import ATTENTION, COLOURS, INK, WRONG, bare, blues, colour_bar, save, short, styled
+from vitrine.training.figure_style import (
+    ATTENTION,
+    COLOURS,
+    INK,
+    WRONG,
+    bare,
+    blues,
+    colour_bar,
+    save,
+    short_class_names,
+    shorten,
+    styled,
+)
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import read_curve, smoothed
 from vitrine.training.metrics import by_target
@@ -135,7 +147,7 @@ def confusion(
             text = axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
             text.set_in_layout(False)  # stands inside: measuring it takes time
     if count <= MOST_NAMES:
-        names = list(map(short, classes))
+        names = shorten(classes)
         axes.set_xticks(range(count), names, rotation=45 if max(map(len, names)) > 3 else 0)
         axes.set_yticks(range(count), names)
         if max(map(len, names)) > 3:
@@ -171,11 +183,14 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     logits, true = by_target(torch.cat(found), labels, module.config.data.outputs)[0]
     predicted = logits > 0 if true.dim() == 2 else logits.argmax(dim=1)
     truth, guesses = ([class_name(classes, label) for label in given.tolist()] for given in (true, predicted))
-    return save(attention(images.cpu().numpy(), np.stack(maps), truth, guesses), record.path / "attention.png")
+    figure = attention(images.cpu().numpy(), np.stack(maps), truth, guesses, classes)
+    return save(figure, record.path / "attention.png")
 
 
 @styled()
-def attention(images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesses: Sequence[str]) -> Figure:
+def attention(
+    images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesses: Sequence[str], classes: Sequence[str]
+) -> Figure:
     """Return images in a row, and under each its map of attention, with a colour bar.
 
     Args:
@@ -183,6 +198,7 @@ def attention(images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesse
         maps: (B, rows, columns), shares that sum to 1 in each image.
         truth: names of the true classes.
         guesses: names of the predicted classes.
+        classes: names of all classes.
     """
     height, width = images.shape[2:]
     figure = Figure(figsize=(1.05 * len(images) + 1.0, 2.1 * height / width + 0.6))
@@ -196,7 +212,7 @@ def attention(images: np.ndarray, maps: np.ndarray, truth: Sequence[str], guesse
     bare(below)
     for axes, names, row in ((above, truth, "image"), (below, guesses, "attention")):
         axes.set(xlim=(0, lefts[-1] + width), ylabel=row)
-        axes.set_xticks(lefts + width / 2, [short(name, 11) for name in names])
+        axes.set_xticks(lefts + width / 2, short_class_names(names, classes, 11))
         axes.tick_params(length=0, labelsize=9)
     above.xaxis.tick_top()
     for text, label, guess in zip(below.get_xticklabels(), truth, guesses, strict=True):

@@ -20,11 +20,10 @@ from vitrine.compare.report.style import (
     escape,
     five_digits,
     format_interval,
-    shorten,
 )
 from vitrine.compare.table import ConfigurationRow
 from vitrine.text import listed
-from vitrine.training.figure_style import COLOURS
+from vitrine.training.figure_style import COLOURS, shorten
 
 MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_POINTS = 60  # of a curve
@@ -203,7 +202,7 @@ def main_effects(compared: Comparison) -> list[Plot]:
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
         size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
-        names = shorten([name for name, _ in levels])
+        names = shorten([name for name, _ in levels], 28)
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(is_number, names)) else "markers",

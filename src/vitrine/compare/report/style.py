@@ -1,7 +1,5 @@
 """Colours and symbols of rows, labels and number formats, shared by all plots of the report."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +9,7 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.metric import Metric
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow
-from vitrine.training.figure_style import COLOURS
+from vitrine.training.figure_style import COLOURS, shorten
 
 # Of COLOURS, so that rows differ in symbols, too.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
@@ -52,7 +50,7 @@ class RowStyles:
         rows = [summary.row for summary in compared.summaries]
         self.coloured = best_rows(compared, len(COLOURS))
         self.others = [row for row in rows if row not in self.coloured]
-        self._names = dict(zip(map(id, rows), shorten([row.short_label for row in rows]), strict=True))
+        self._names = dict(zip(map(id, rows), shorten([row.short_label for row in rows], 28), strict=True))
 
     def name(self, row: ConfigurationRow) -> str:
         """Return the short name of a row, unique among the rows."""
@@ -81,13 +79,6 @@ class RowStyles:
 def escape(text: str) -> str:
     """Escape a text for Plotly's markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def shorten(names: Sequence[str], length: int = 28) -> list[str]:
-    """Cut names to about ``length`` characters; names that are cut to the same text are numbered."""
-    cut = [name if len(name) <= length else f"{name[: length - 1]}…" for name in names]
-    counts = Counter(cut)
-    return [name if counts[name] == 1 else f"{index} {name}" for index, name in enumerate(cut)]
 
 
 def format_interval(interval: ConfidenceInterval, metric: Metric) -> str:
