@@ -372,6 +372,16 @@ def test_a_range_test_is_drawn_and_a_damaged_one_named(record, tmp_path, monkeyp
     assert curves.text.startswith("lr_range.csv is damaged: ")
 
 
+def test_figures_with_a_character_that_no_font_has_are_reported(record, tmp_path, monkeypatch, capsys):
+    copy = type(record)(shutil.copytree(record.path, tmp_path / "copy"))
+    copy.update(classes=["cat", "\U0010fffd"])
+    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda record, trust: [])
+    write_run_page(copy.path)
+    assert capsys.readouterr().err == ""
+    write_run_page(copy.path, formats=["png"])
+    assert f"files in {copy.path / 'figures'} have boxes, the page has not" in capsys.readouterr().err
+
+
 def test_figures_do_not_leave_the_run_through_a_link(record, tmp_path, monkeypatch):
     copy, outside = shutil.copytree(record.path, tmp_path / "copy"), tmp_path / "mine"
     outside.mkdir()

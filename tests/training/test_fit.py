@@ -324,6 +324,17 @@ def test_only_a_composed_configuration_is_trained(given):
 
 
 @pytest.mark.whole
+def test_figures_give_a_class_that_no_font_can_draw_by_number(small, tmp_path, monkeypatch, capsys):
+    classes = []
+    monkeypatch.setattr("vitrine.training.plots.draw_attention", lambda *given: classes.extend(given[-1]))
+    write_image_folder(tmp_path / "pictures", classes=("cat", "\U0010fffd"))
+    overrides = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=4"]
+    fit(small(*overrides, "trainer.max_epochs=1", "debug.limit_batches=1"))
+    assert classes == ["cat", "no. 1"]
+    assert capsys.readouterr().err.count("figures give 1 class by number: Matplotlib finds no font with") == 1
+
+
+@pytest.mark.whole
 def test_mnist_trains_on_the_real_images(small, shared_data):
     result = fit(small("data=mnist", f"data.root={shared_data}", "debug=quick", "patch=7"))
     facts = load_run(result.run_dir).record.facts

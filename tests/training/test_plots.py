@@ -8,13 +8,15 @@ import pytest
 import torch
 from helpers.levels import quick
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from PIL import Image
 
 from vitrine import compose
 from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.training.figure_style import shorten
+from vitrine.training import figure_style
+from vitrine.training.figure_style import drawable, shorten
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import (
     TRAIN,
@@ -200,6 +202,41 @@ def test_long_names_of_classes_are_cut_in_the_middle_and_stay_apart():
     images, maps = np.zeros((4, 1, 8, 8), np.uint8), np.ones((4, 2, 2))
     for axes in (matrix.axes[0], *attention(images, maps, ALIKE, ALIKE, ALIKE).axes[:2]):
         assert len({label.get_text() for label in axes.get_xticklabels()}) == 4
+
+
+def test_a_long_name_in_wide_characters_leaves_room_for_the_matrix():
+    figure = confusion(np.eye(12), np.ones(12), ["とても長い日本語のクラス名前", *"abcdefghijk"], width=4.2)
+    with warnings.catch_warnings(action="ignore"):  # this machine may have no font for it
+        figure.draw_without_rendering()
+    assert figure.axes[0].get_window_extent().width > figure.bbox.width / 2
+
+
+@pytest.fixture
+def fonts_here(monkeypatch):
+    """Makes ``OTHER_FONTS`` those given."""
+
+    def install(*names: str) -> None:
+        monkeypatch.setattr(figure_style, "OTHER_FONTS", names)
+        figure_style.fonts.cache_clear()
+
+    yield install
+    figure_style.fonts.cache_clear()
+
+
+def test_a_character_is_drawn_in_the_first_font_that_has_it(fonts_here, capsys):
+    known = [set(get_font(findfont(name)).get_charmap()) for name in ("DejaVu Sans", "STIXGeneral")]
+    name = chr(min(known[1] - known[0] - set(range(128))))  # Matplotlib comes with both
+    fonts_here("No Such Font")
+    assert figure_style.fonts() == ["DejaVu Sans"]
+    assert drawable(["a", f"a{name}", "é"]) == ["a", "no. 1", "é"]
+    assert name in capsys.readouterr().err
+    fonts_here("No Such Font", "STIXGeneral")
+    assert drawable(["a", f"a{name}"]) == ["a", f"a{name}"]
+    with figure_style.styled():
+        figure = Figure()
+        figure.text(0, 0, name)
+        figure.draw_without_rendering()  # a glyph that is missing would be warned of
+    assert capsys.readouterr().err == ""
 
 
 def drawn(tmp_path: Path, look: float, count: int = 4) -> np.ndarray:

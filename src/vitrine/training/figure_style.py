@@ -3,12 +3,16 @@
 import io
 import re
 import warnings
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -16,10 +20,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.image import AxesImage
 
 from vitrine.files import replacing
-from vitrine.text import one_line
+from vitrine.text import one_line, plural, report
 
 WIDTH = 4.2  # inches: a column of a paper, and a phone's screen
 
@@ -57,13 +62,61 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "vitrine",
     "pdf.fonttype": 42,  # text that can be selected and edited
 }
+# Scalable fonts of Linux, macOS and Windows for scripts that Matplotlib's own font, DejaVu Sans, lacks.
+OTHER_FONTS = (
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Apple SD Gothic Neo",
+    "Arial Unicode MS",
+    "Yu Gothic",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Nirmala UI",
+    "Leelawadee UI",
+    "Noto Sans Devanagari",
+    "Noto Sans Bengali",
+    "Noto Sans Tamil",
+    "Noto Sans Thai",
+    "Noto Sans",
+    "Noto Emoji",
+    "Segoe UI Emoji",
+)
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Apply the style: as a context, or as the decorator of a function that draws."""
-    with rc_context(STYLE):
+    with rc_context(STYLE | {"font.family": fonts()}):
         yield
+
+
+@cache
+def fonts() -> list[str]:
+    """Return the fonts that exist here; a character is drawn in the first one that has it."""
+    installed = fontManager.get_font_names()
+    return ["DejaVu Sans", *(name for name in OTHER_FONTS if name in installed)]
+
+
+def undrawable(names: Sequence[str]) -> str:
+    """Return the characters of ``names`` that no font here has, each once."""
+    if all(map(str.isascii, names)):
+        return ""
+    known = set[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
+    return "".join(letter for letter in dict.fromkeys("".join(map(one_line, names))) if ord(letter) not in known)
+
+
+def drawable(classes: Sequence[str]) -> list[str]:
+    """Return names of classes for a figure, ``no. 3`` for one that no font here can draw; a line on stderr says so."""
+    missing = undrawable(classes)
+    numbered = {index for index, name in enumerate(classes) if set(missing) & set(name)}
+    if numbered:
+        count = plural(len(numbered), "class", "classes")
+        report(f"figures give {count} by number: Matplotlib finds no font with {shorten([missing], 40)[0]}")
+    return [f"no. {index}" if index in numbered else name for index, name in enumerate(classes)]
 
 
 def blues() -> Colormap:
@@ -72,8 +125,13 @@ def blues() -> Colormap:
     return LinearSegmentedColormap.from_list("blues", [(*blue, 0.0), (*blue, 0.75)])
 
 
+def text_width(text: str) -> int:
+    """Return how many characters wide a text is; those of Chinese, Japanese and Korean, and emoji, are two wide."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def shorten(names: Sequence[str], length: int = 14) -> list[str]:
-    """Return names as printable lines of at most ``length`` characters, cut in the middle.
+    """Return names as printable lines of at most ``length`` characters, wide ones counted as two, cut in the middle.
 
     Those that would be the same begin with their index in ``names``.
     """
@@ -143,10 +201,15 @@ def inline_svg(figure: Figure, key: str, alt: str) -> str:
 
 
 def _cut(line: str, length: int) -> str:
-    if len(line) <= length:
+    if text_width(line) <= length:
         return line
-    end = (length - 1) // 2
-    return f"{line[: length - 1 - end]}…{line[len(line) - end :]}"
+    head, tail = _fitting(line, length // 2), _fitting(line[::-1], (length - 1) // 2)
+    return f"{line[:head]}…{line[len(line) - tail :]}"
+
+
+def _fitting(letters: str, width: int) -> int:
+    """How many of the first letters fit into a width."""
+    return bisect_right(list(accumulate(map(text_width, letters))), width)
 
 
 def _write(figure: Figure, target: Path | io.StringIO, kind: str, *, facecolor: str, dpi: int) -> None:

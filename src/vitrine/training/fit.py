@@ -310,9 +310,10 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
 
 def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
     """Test the best checkpoint on rank 0, and draw the run; return test metrics."""
+    from vitrine.training.figure_style import drawable
     from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
-    config, record, classes = run.config, run.record, data.dataset.classes
+    config, record, classes = run.config, run.record, drawable(data.dataset.classes)
     metrics: dict[str, float] = {}
     try:
         draw_curves(record)

@@ -31,6 +31,7 @@ from vitrine.training.figure_style import (
     short_class_names,
     shorten,
     styled,
+    text_width,
 )
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import read_curve, smoothed
@@ -148,9 +149,10 @@ def confusion(
             text.set_in_layout(False)  # stands inside: measuring it takes time
     if count <= MOST_NAMES:
         names = shorten(classes)
-        axes.set_xticks(range(count), names, rotation=45 if max(map(len, names)) > 3 else 0)
+        long = max(map(text_width, names)) > 3
+        axes.set_xticks(range(count), names, rotation=45 if long else 0)
         axes.set_yticks(range(count), names)
-        if max(map(len, names)) > 3:
+        if long:
             for label in axes.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     else:
