@@ -145,6 +145,8 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         "sweep --by colour": "do not differ in colour; they differ in position",
         "sweep --baseline rops": "no row is called rops; rows: learned; rope; none; did you mean rope?",
         "sweep --group a": "--group needs wandb:ENTITY/PROJECT",
+        "data=digits": "give a folder with runs, too",
+        "wandb:someone/project data=digits": "data=digits selects runs on disk",
         "wandb:project": "wandb:project must be wandb:ENTITY/PROJECT",
         "wandb:someone/project sweep": "not both",
     }
@@ -176,7 +178,7 @@ def test_wandb_without_a_login_is_reported(tmp_path):
 
 def test_trusted_prefixes_are_separated_by_commas_or_repeated(monkeypatch, capsys):
     received = []
-    monkeypatch.setattr("vitrine.compare.load.load_results", lambda paths, trust: received.append(trust) or sys.exit(9))
+    monkeypatch.setattr("vitrine.compare.load.load_results", lambda *_, trust: received.append(trust) or sys.exit(9))
     with pytest.raises(SystemExit):
         main(["RUNS", "--trust", "my_lab,other_lab", "--trust", "third"])
     assert received == [["my_lab", "other_lab", "third"]]

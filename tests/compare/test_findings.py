@@ -660,6 +660,24 @@ def test_invalid_predictions_damage_the_record(tmp_path, write_run):
         assert str(broken) in caveat
 
 
+def test_runs_of_one_value_are_compared_and_none_is_selected_by_its_result(tmp_path, write_run):
+    for seed, data in enumerate(["digits", "mnist", "mnist"]):
+        write_run(
+            tmp_path, f"data={data}", seed=seed, labels=(np.arange(100) + seed) % 10, predictions=data == "digits"
+        )
+    with pytest.raises(RunError, match=r"one of them \(data=digits leaves out others\)"):
+        compared(tmp_path)
+    found = compare(load_results([tmp_path], ["data=mnist"]))
+    assert [run.seed for run in found.runs] == [1, 2]
+    for wrong, problem in {
+        "data=minst": "no run has data=minst",
+        "dat=mnist": "no run has a column dat; did you mean",
+        "test/acc=0.9": "is not a key of the configuration",
+    }.items():
+        with pytest.raises(RunError, match=problem):
+            load_results([tmp_path], [wrong])
+
+
 def test_different_test_sets_are_refused(tmp_path, write_run):
     write_run(tmp_path, seed=0)
     other = write_run(tmp_path, seed=1, labels=(np.arange(100) + 1) % 10)

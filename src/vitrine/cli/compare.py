@@ -3,6 +3,7 @@
 vitrine compare outputs/sweeps/NAME                          # every configuration in it
 vitrine compare RUN RUN --metric val/acc --baseline learned  # some runs, by another metric
 vitrine compare outputs/sweeps/NAME --by position            # the main effect of one choice
+vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value, as in runs list
 vitrine compare outputs/sweeps/NAME --html report.html       # also as one page, with plots
 vitrine compare wandb:ENTITY/PROJECT --group SWEEP           # from Weights & Biases
 """
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
 from vitrine.errors import RunError
+from vitrine.runs.provenance import program
 from vitrine.text import print_table, printable
 
 if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wait
@@ -27,7 +29,12 @@ if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wai
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, compare, print."""
     parser = make_parser("compare", __doc__)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a run folder, or a folder with runs at any depth")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH or KEY=VALUE",
+        help="run folders, folders with runs at any depth, and values that runs must have",
+    )
     parser.add_argument("--metric", help="metric to compare by; default: test/acc, or one that all runs have")
     parser.add_argument("--by", metavar="KEY", help="compare the main effect of this choice, over all other choices")
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with, such as learned; default: the first")
@@ -52,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
     options = parser.parse_args(arguments)
+    filters = [text for text in options.paths if "=" in text and not Path(text).is_dir()]
+    options.paths = [text for text in options.paths if text not in filters]
     if options.target is not None and not 0 < options.target <= 1:
         parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
     if options.difference is not None and not options.difference > 0:
@@ -61,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from vitrine.compare.looks import record_look
 
         compared = compare(
-            _load(options.paths, options.group, options.trust),
+            _load(options.paths, filters, options.group, options.trust),
             metric=options.metric,
             by=options.by,
             baseline=options.baseline,
@@ -79,16 +88,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print(compared, options)
 
 
-def _load(paths: list[str], group: str | None, trust: list[str]) -> "RunResults":
+def _load(paths: list[str], filters: list[str], group: str | None, trust: list[str]) -> "RunResults":
+    if not paths:
+        raise RunError(f"give a folder with runs, too: {program('compare')} outputs/sweeps/NAME {' '.join(filters)}")
     projects = [path.removeprefix("wandb:") for path in paths if path.startswith("wandb:")]
     if not projects:
         if group is not None:
             raise RunError("--group needs wandb:ENTITY/PROJECT; on disk, give the sweep's folder: outputs/sweeps/NAME")
         from vitrine.compare.load import load_results
 
-        return load_results(paths, trust=trust)
+        return load_results(paths, filters, trust=trust)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
+    if filters:
+        raise RunError(f"{filters[0]} selects runs on disk; for W&B, give --group, or select the runs there")
     from vitrine.compare.load_wandb import load_wandb_results
 
     return load_wandb_results(projects[0], group)

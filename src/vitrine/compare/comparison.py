@@ -125,7 +125,9 @@ def compare(
         raise RunError(f"every run diverged: {chosen.name} is NaN or infinite in {plural(len(diverged), 'run')}")
     unequal = unequal_images(finished, chosen)
     if unequal and not accept_changed_data:
-        hint = "give runs of only one of them, or --accept-changed-data"
+        sets = list(dict.fromkeys(filter(None, (run.data for run in finished))))
+        only = f" (data={sets[0]} leaves out others)" if len(sets) > 1 else ""
+        hint = f"give runs of only one of them{only}, or --accept-changed-data"
         raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
     configurations = tabulate(finished)
     table = configurations.main_effect(by) if by else configurations

@@ -17,7 +17,7 @@ from vitrine.config.sweep import one_spelling
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_predictions
-from vitrine.runs.registry import RunEntry, UnreadableRun, find_runs
+from vitrine.runs.registry import RunEntry, RunList, UnreadableRun, find_runs
 from vitrine.runs.status import FAILED
 from vitrine.untrusted import read_json
 
@@ -115,17 +115,20 @@ class RunResults:
     damaged: list[tuple[str, str]]
 
 
-def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) -> RunResults:
+def load_results(
+    paths: Iterable[str | Path], filters: Iterable[str] = (), *, trust: Collection[str] = ()
+) -> RunResults:
     """Load every run at ``paths`` or anywhere below them, each once, in the order they were started.
 
     Trials of a sweep that were started in the same second are in the order of the sweep.
 
     Args:
         paths: run folders, and folders of runs.
+        filters: values of configuration keys that runs must have, ``KEY=VALUE,VALUE``; see :meth:`RunList.where`.
         trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
 
     Raises:
-        RunError: there is no run at one of the paths.
+        RunError: there is no run at one of the paths, no such key, or no run with these values.
     """
     found: dict[Path, RunEntry | UnreadableRun] = {}
     for path in map(Path, paths):
@@ -136,11 +139,20 @@ def load_results(paths: Iterable[str | Path], *, trust: Collection[str] = ()) ->
         if not entries:
             raise RunError(f"there is no run in {path}: no run.json in it or below it")
         found |= {entry.path.resolve(): entry for entry in entries}
-    runs, damaged = [], []
-    for entry in found.values():
+    kept = RunList(
+        [entry for entry in found.values() if isinstance(entry, RunEntry)],
+        [entry for entry in found.values() if isinstance(entry, UnreadableRun)],
+    )
+    for text in filters:
+        column, _, values = text.partition("=")
+        if kept.entries and all(kept.column(column) not in entry.config for entry in kept.entries):
+            raise RunError(f"{text}: {column} is not a key of the configuration; runs are not selected by results")
+        kept = kept.where(column, values)
+        if not kept.entries:
+            raise RunError(f"no run has {text}")
+    runs, damaged = [], [(str(entry.path), entry.problem) for entry in kept.unreadable]
+    for entry in kept.entries:
         try:
-            if isinstance(entry, UnreadableRun):
-                raise RunError(entry.problem)
             runs.append(replace(result_of(entry), trust=tuple(trust)))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
