@@ -73,6 +73,7 @@ def test_a_key_without_effect_on_any_run_is_refused(overrides, instead):
         ["model.sincos_frequencies=big_vision", "position=sincos2d"],
         ["experiment=tutorials/comsci_mnist/faithful", "position=sincos2d", "model.heads=8"],
         ["model.drop_path=0.3", "depth=1,2"],
+        ["model.drop_path=0.0", "depth=1"],
         ["augment=standard", "data=mnist"],
         ["data.root=elsewhere", "data=digits,mnist"],
         [*SEARCH, "model.position_init=small,normal", "position=rope,learned"],

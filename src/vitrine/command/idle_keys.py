@@ -16,6 +16,8 @@ TABLES = ("learned", "learned2d")  # positions with initial values that model.po
 def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
     """Return a fault for each key that has another value than its default, and no effect on any run.
 
+    The value 0 alone, which turns something off, is no fault: ``model.drop_path=0 depth=1``.
+
     Args:
         given: typed or varied keys, and their values as typed; "" for those of a search.
         configs: of the runs. One that is resumed may have keys that had no effect before; other commands have none.
@@ -24,8 +26,8 @@ def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
     configs = [config for config in configs if isinstance(config, TrainConfig) and config.resume is None]
     defaults = {key: field.default for key, field in leaves(TrainConfig) if key in _RULES and key in given}
     for key, default in defaults.items():
-        rule = _RULES[key]
-        if any(value_at(config, key) != default for config in configs) and all(map(rule.is_idle, configs)):
+        rule, values = _RULES[key], {value_at(config, key) for config in configs}
+        if values - {default} and values != {0} and all(map(rule.is_idle, configs)):
             value = given[key]
             instead = rule.instead.format(value) if value else rule.instead.removesuffix("={}")
             found.append(Fault(key, value, rule.problem, instead))
