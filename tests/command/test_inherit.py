@@ -116,9 +116,10 @@ def test_a_group_keeps_nothing_of_the_run_s_other_choice(run, other, choice):
 
 
 def test_a_group_keeps_what_was_typed_beside_the_run_s_other_choice(run):
-    run.write_config(to_plain(compose(["model=vit_nano", "mlp=swiglu", "model.mlp_ratio=3", "data.batch_size=512"])))
-    model = {"model.mlp": "gelu"}
-    assert changes(run, "mlp=gelu") == model
+    """Also where the file of a third choice has the value: imagefolder that of data.batch_size, post of final_norm."""
+    typed = ["model.mlp_ratio=3", "data.batch_size=32", "model.final_norm=false"]
+    run.write_config(to_plain(compose(["model=vit_nano", "mlp=swiglu", "norm_placement=sandwich", *typed])))
+    assert changes(run, "mlp=gelu", "norm_placement=pre") == {"model.mlp": "gelu", "model.norm_placement": "pre"}
     assert "data.batch_size" not in changes(run, "data=cifar10", "patch=4")
 
 

@@ -85,7 +85,7 @@ def _of_other_choices(
     """Return the keys and sections of a run's ``values`` that another choice of a group in ``files`` has set.
 
     A group with a section of its own stands for all of it. Of one that shares a section, these are the keys that
-    ``changed``, the files' values, lack, where the run has the value of another file of the group.
+    ``changed``, the files' values, lack, where the run has the value of the file that it chose.
     """
     own_parts = {part.partition("=")[0] for part in parts if is_dotted(part.partition("=")[2])}
     run, found = flatten(values), set[str]()
@@ -98,9 +98,18 @@ def _of_other_choices(
             read = {name: load(f"{group}/{name}", loader) for name in sources().choices(group)}
             sets = {f"{group}/{name}": values_in(file, section) for name, file in read.items() if file is not None}
             if any(run.get(key) != value for key, value in sets[entry.config_path or ""].items()):
-                pairs = [pair for others in sets.values() for pair in others.items()]
+                pairs = [pair for file in sets.values() if _is_choice(file, run) for pair in file.items()]
                 found |= {key for key, value in pairs if key not in new and run.get(key) == value}
     return found
+
+
+def _is_choice(file: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Whether a run chose a file of a group, by their values: it has the file's data set, or else all of its values.
+
+    Values that are computed are left out.
+    """
+    values = {key: value for key, value in file.items() if key == "data.name"} or file
+    return all(run.get(key) == value or "${" in str(value) for key, value in values.items())
 
 
 def _without(values: Mapping[str, Any], dropped: Collection[str], prefix: str = "") -> dict[str, Any]:
