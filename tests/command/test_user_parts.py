@@ -161,10 +161,24 @@ def test_a_trusted_run_is_inherited_with_its_options(lab):
     assert compose([f"like={folder}", "position=learned"]).model.position_options == {}  # with the part, its options go
 
 
-def write_position_file(folder):
-    (folder / "position").mkdir(parents=True)
-    values = {"position": f"{LAB}.fourier.Fourier", "position_options": {"bands": 4}}
-    (folder / "position" / "mine.yaml").write_text("# @package model\n" + yaml.safe_dump(values))
+def write_position_file(folder, name="mine", **options):
+    (folder / "position").mkdir(parents=True, exist_ok=True)
+    values = {"position": f"{LAB}.fourier.Fourier", "position_options": options or {"bands": 4}}
+    (folder / "position" / f"{name}.yaml").write_text("# @package model\n" + yaml.safe_dump(values))
+
+
+@pytest.mark.parametrize(
+    ("position", "options", "bands"), [("rope", {}, 4), ("wide", {"scale": 2}, 8)], ids=["typed", "of a file"]
+)
+def test_a_recipe_s_position_takes_none_of_the_run_s_options(lab, position, options, bands):
+    write_position_file(lab / "given", bands=bands)
+    write_position_file(lab / "given", "wide", scale=2)
+    (lab / "given/experiment").mkdir()
+    recipe = yaml.safe_dump({"defaults": [{"override /position": position}, "_self_"]})
+    (lab / "given/experiment/plain.yaml").write_text("# @package _global_\n" + recipe)
+    with composing(Sources.choose(str(lab / "given"))):
+        config = compose([f"like={run_folder(lab / 'run')}", "experiment=plain"])
+    assert config.model.position_options == options
 
 
 def test_a_file_of_the_users_names_a_part(lab):

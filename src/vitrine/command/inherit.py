@@ -17,12 +17,12 @@ from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.types import RunMode
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.plain_values import load, values_in
 from vitrine.command.sources import sources
-from vitrine.command.user_parts import NO_CHOICE, options_keys, without_replaced
+from vitrine.command.user_parts import NO_CHOICE, is_option, options_keys, part_keys, without_replaced
 from vitrine.config.keys import hints, without_none
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
@@ -61,14 +61,22 @@ def inherited_base(
         if _group(entry) in groups or (entry not in before.defaults and entry.config_path not in standard)
     ]
     changed = loader._compose_config_from_defaults_list(files, repository)
-    kept = without_replaced(_of_a_run(values), parts)
+    kept = without_replaced(_of_a_run(values), [*_parts_in(changed), *parts])
     if dropped := _of_other_choices(kept, changed, files, parts, loader):
         plain: Any = OmegaConf.to_container(hydra.compose(name, chosen))
         for key in dropped:
-            OmegaConf.update(config, key, reduce(getitem, key.split("."), plain))
+            if not is_option(key):
+                OmegaConf.update(config, key, reduce(getitem, key.split("."), plain))
     _restore(config, _without(kept, dropped))
-    config.merge_with(changed)
+    with open_dict(config):  # options of parts have keys that the schema lacks
+        config.merge_with(changed)
     return config
+
+
+def _parts_in(config: DictConfig) -> list[str]:
+    """Return the parts that ``config`` chooses, built-in or the user's, as overrides."""
+    values = flatten(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    return [f"{group}={values[key]}" for group, key in part_keys().items() if key in values]
 
 
 def _group(entry: ResultDefault) -> str:
