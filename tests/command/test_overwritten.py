@@ -17,6 +17,12 @@ def made(*overrides, multirun=False):
     ("overrides", "given", "problem", "instead"),
     [
         ([BEST], "depth=2", f"{BEST} sets model.depth=9", "model.depth=2"),
+        (
+            [BEST],
+            "model=vit_tiny",  # which train.yaml chooses as well
+            f"{BEST} sets model.dim=384, model.depth=9 and model.heads=6",
+            "model.dim=192 model.depth=12 model.heads=3",
+        ),
         ([BEST], "callbacks=[default]", f"{BEST} sets callbacks.ema", "callbacks.ema=null"),
         (
             ["experiment=cifar10/cpu"],
@@ -51,6 +57,7 @@ def test_each_value_that_a_recipe_overwrites_is_refused_once(others):
 @pytest.mark.parametrize(
     "overrides",
     [
+        [BEST, "loss=cross_entropy,focal"],  # loss.label_smoothing is the recipe's
         [BEST, "model.depth=2"],
         [BEST, "depth=2", "model.depth=3"],
         ["experiment=digits/quick", "model=vit_nano"],

@@ -3,8 +3,10 @@
 Hydra merges the keys of a recipe, or of another file of the whole configuration, after the files of all groups.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from hydra.core.default_element import ResultDefault
@@ -23,20 +25,31 @@ from vitrine.errors import ConfigError, Fault
 from vitrine.text import as_override, listed
 
 RECIPES = "experiment"
-Later = Mapping[str, Mapping[str, set[str]]]  # by group, the files merged after its own, and the keys that they set
+Later = Mapping[str, set[str]]  # the files that are merged after that of a choice, and the keys that each sets
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run: its overrides, and which of them choose files and which set keys."""
+
+    overrides: Sequence[str]
+    config: TrainConfig
+    chosen: Sequence[Override]
+    typed: Sequence[str]
 
 
 def overwritten_choices(composer: Composer, made: Sequence[tuple[Sequence[str], Any]]) -> list[Fault]:
-    """Return a fault for each choice from a group whose keys a recipe sets, so that the run is the same without it.
+    """Return a fault for each choice from a group whose keys a recipe overwrites, so that it has no effect on the run.
 
-    A choice that the recipe makes as well has an effect, and so has one of whose keys any is left.
+    A choice has an effect if the run differs without it; one that the defaults or the recipe make as well, if any of
+    its keys is not overwritten.
 
     Args:
         composer: that of the runs.
         made: overrides and configuration of each run.
     """
     found: dict[tuple[str, ...], Fault | None] = {}  # by the choice, the recipe and the keys that are typed
-    later: dict[tuple[str, ...], Later] = {}
+    later: dict[tuple[str, ...], Mapping[str, Later]] = {}  # by the recipe and the groups that are chosen from
     for overrides, config in made:
         if not isinstance(config, TrainConfig) or config.resume is not None or not _may_be_overwritten(overrides):
             continue
@@ -44,15 +57,14 @@ def overwritten_choices(composer: Composer, made: Sequence[tuple[Sequence[str], 
         chosen = [override for override, chooses_file in parsed if chooses_file]
         typed = [override.key_or_group for override, chooses_file in parsed if not chooses_file]
         recipes = [text for text in overrides if _is_recipe(text)]
-        files = *recipes, *(override.key_or_group for override in chosen)
+        groups = *recipes, *(override.key_or_group for override in chosen)
+        if groups not in later:
+            later[groups] = _later(composer, chosen)
         for override in chosen:
             case = override.input_line or "", *recipes, *typed
-            if override.key_or_group != RECIPES and case not in found:
-                if files not in later:
-                    later[files] = _later(composer, chosen)
-                lost = _lost(composer, override, config, typed, later[files].get(override.key_or_group, {}))
-                idle = lost and _is_idle(composer, overrides, config, chosen, override.key_or_group)
-                found[case] = _fault(override, config, lost) if idle else None
+            if override.key_or_group in later[groups] and case not in found:
+                run = _Run(overrides, config, chosen, typed)
+                found[case] = _fault(composer, run, override, later[groups][override.key_or_group])
     return [fault for fault in found.values() if fault is not None]
 
 
@@ -66,36 +78,38 @@ def _is_recipe(override: str) -> bool:
     return override.partition("=")[0] == RECIPES
 
 
-def _later(composer: Composer, chosen: Sequence[Override]) -> Later:
-    entries = _entries(composer, chosen)
-    typed = {override.key_or_group for override in chosen} - {RECIPES}
-    found: dict[str, dict[str, set[str]]] = {}
-    for group in typed:
+def _later(composer: Composer, chosen: Sequence[Override]) -> dict[str, Later]:
+    """Return, for each group that is chosen from, the files of the whole configuration that are merged after its own.
+
+    Left out are groups without such a file.
+    """
+    groups = {override.key_or_group for override in chosen} - {RECIPES}
+    entries = _entries(composer, chosen) if groups else ()
+    found: dict[str, Later] = {}
+    for group in groups:
         last = max((place for place, entry in enumerate(entries) if _group(entry) == group), default=len(entries))
-        whole = [entry for entry in entries[last + 1 :] if not entry.package and _group(entry) not in typed]
+        whole = [entry for entry in entries[last + 1 :] if not entry.package and _group(entry) not in groups]
         files = {_shown(entry): load(entry.config_path or "", composer.loader) for entry in whole}
-        found[group] = {shown: {*values_in(file, "")} for shown, file in files.items() if file is not None}
+        if later := {shown: {*values_in(file, "")} for shown, file in files.items() if file is not None}:
+            found[group] = later
     return found
 
 
-def _lost(
-    composer: Composer, override: Override, config: TrainConfig, typed: Sequence[str], later: Mapping[str, set[str]]
-) -> dict[str, tuple[str, Any]]:
-    """Return the keys of a choice that another file sets to another value, with that file and the choice's value."""
-    return {
+def _fault(composer: Composer, run: _Run, override: Override, later: Later) -> Fault | None:
+    sets = _sets(composer, override)
+    overwritten = {
         key: (shown, value)
         for shown, names in later.items()
-        for key, value in (_sets(composer, override).items() if names else ())
-        if any(_overlap(key, name) for name in names)
-        if value_at(config, key) != value and not any(_overlap(key, name) for name in typed)
+        for key, value in sets.items()
+        if _overlaps(key, names) and value_at(run.config, key) != value and not _overlaps(key, run.typed)
     }
-
-
-def _fault(override: Override, config: TrainConfig, lost: Mapping[str, tuple[str, Any]]) -> Fault:
+    remains = not all(_overlaps(key, [*run.typed, *chain(*later.values())]) for key in sets)
+    if not overwritten or _has_effect(composer, run, override.key_or_group, remains=remains):
+        return None
     of_schema = {*keys(TrainConfig)}  # others are sections, which the choice leaves off
-    now = [f"{key}={as_override(value_at(config, key))}" if key in of_schema else key for key in lost]
-    instead = " ".join(f"{key}={as_override(value)}" for key, (_, value) in lost.items())
-    files = listed(list(dict.fromkeys(shown for shown, _ in lost.values())))
+    now = [f"{key}={as_override(value_at(run.config, key))}" if key in of_schema else key for key in overwritten]
+    instead = " ".join(f"{key}={as_override(value)}" for key, (_, value) in overwritten.items())
+    files = listed(list(dict.fromkeys(shown for shown, _ in overwritten.values())))
     given = (override.input_line or "").partition("=")[2].replace("'", "")
     return Fault(override.key_or_group, given, f"has no effect: {files} sets {listed(now)}", instead)
 
@@ -113,7 +127,7 @@ def _sets(composer: Composer, override: Override) -> dict[str, Any]:
         if section == group and group not in NO_CHOICE:
             found = {key: value for key, value in defaults(TrainConfig).items() if key.startswith(f"{group}.")} | found
         values = values_in(file, section)
-        found = {key: value for key, value in found.items() if not any(_overlap(key, name) for name in values)}
+        found = {key: value for key, value in found.items() if not _overlaps(key, values)}
         found |= values
     sets: dict[str, Any] = {}
     for key, value in found.items():
@@ -125,16 +139,16 @@ def _sets(composer: Composer, override: Override) -> dict[str, Any]:
     return sets
 
 
-def _is_idle(
-    composer: Composer, overrides: Sequence[str], config: TrainConfig, chosen: Sequence[Override], group: str
-) -> bool:
-    """Whether the run is the same without the choice from a group, and another one is made then."""
-    others = [override for override in chosen if override.key_or_group != group]
-    given, standard = ([e.config_path for e in _entries(composer, c) if _group(e) == group] for c in (chosen, others))
-    if given == standard:
-        return False
-    without = composer.checked([text for text in overrides if text.partition("=")[0] != group])
-    return not isinstance(without, ConfigError) and without == config
+def _has_effect(composer: Composer, run: _Run, group: str, *, remains: bool) -> bool:
+    """Whether the run differs without its choice from a group; or, if that is made anyway, whether it ``remains``."""
+    others = [override for override in run.chosen if override.key_or_group != group]
+    files, otherwise = (
+        [e.config_path for e in _entries(composer, c) if _group(e) == group] for c in (run.chosen, others)
+    )
+    if files == otherwise:
+        return remains
+    without = composer.checked([text for text in run.overrides if text.partition("=")[0] != group])
+    return isinstance(without, ConfigError) or without != run.config
 
 
 def _entries(composer: Composer, chosen: Sequence[Override]) -> Sequence[ResultDefault]:
@@ -151,6 +165,6 @@ def _shown(entry: ResultDefault) -> str:
     return f"{RECIPES}={path.partition('/')[2]}" if _group(entry) == RECIPES else f"{path}.yaml"
 
 
-def _overlap(one: str, other: str) -> bool:
-    """Whether two keys are the same, or one is a section around the other."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+def _overlaps(key: str, names: Iterable[str]) -> bool:
+    """Whether one of ``names`` is ``key``, or one of the two is a section around the other."""
+    return any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in names)
