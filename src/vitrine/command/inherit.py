@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.plain_values import load, values_in
+from vitrine.command.plain_values import load_file, values_in
 from vitrine.command.sources import sources
 from vitrine.command.user_parts import NO_CHOICE, is_option, options_keys, part_keys, without_replaced
 from vitrine.config.keys import hints, without_none
@@ -103,7 +103,7 @@ def _of_other_choices(
         if section == group and group not in NO_CHOICE:
             found |= {section} - own_parts
         elif section:
-            read = {name: load(f"{group}/{name}", loader) for name in sources().choices(group)}
+            read = {name: load_file(f"{group}/{name}", loader) for name in sources().choices(group)}
             sets = {f"{group}/{name}": values_in(file, section) for name, file in read.items() if file is not None}
             if any(run.get(key) != value for key, value in sets[entry.config_path or ""].items()):
                 pairs = [pair for file in sets.values() if _is_choice(file, run) for pair in file.items()]

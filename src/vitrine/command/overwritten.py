@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer
 from vitrine.command.overrides import converted
-from vitrine.command.plain_values import load, package_of, values_in
+from vitrine.command.plain_values import load_file, section_of, values_in
 from vitrine.command.sources import conf, primary_config, sources
 from vitrine.command.user_parts import NO_CHOICE, for_hydra
 from vitrine.config.keys import defaults, keys, owner, value_at
@@ -89,7 +89,7 @@ def _later(composer: Composer, chosen: Sequence[Override]) -> dict[str, Later]:
     for group in groups:
         last = max((place for place, entry in enumerate(entries) if _group(entry) == group), default=len(entries))
         whole = [entry for entry in entries[last + 1 :] if not entry.package and _group(entry) not in groups]
-        files = {_shown(entry): load(entry.config_path or "", composer.loader) for entry in whole}
+        files = {_shown(entry): load_file(entry.config_path or "", composer.loader) for entry in whole}
         if later := {shown: {*values_in(file, "")} for shown, file in files.items() if file is not None}:
             found[group] = later
     return found
@@ -122,7 +122,8 @@ def _sets(composer: Composer, override: Override) -> dict[str, Any]:
     group, choices, of_schema = override.key_or_group, override.value(), {*keys(TrainConfig)}
     found: dict[str, Any] = {}
     for choice in choices if isinstance(choices, list) else [choices]:
-        if (file := load(f"{group}/{choice}", composer.loader)) is None or not (section := package_of(group, file)):
+        file = load_file(f"{group}/{choice}", composer.loader)
+        if file is None or not (section := section_of(group, file)):
             return {}
         if section == group and group not in NO_CHOICE:
             found = {key: value for key, value in defaults(TrainConfig).items() if key.startswith(f"{group}.")} | found

@@ -41,10 +41,10 @@ def values_of(override: Override, *, chooses_file: bool, loader: ConfigLoader) -
     if not chooses_file:
         found = {name: value}
     elif isinstance(value, str) and not name.startswith("hydra"):
-        file = load(f"{name}/{value}", loader)
+        file = load_file(f"{name}/{value}", loader)
         if file is None or file.defaults_list:
             return None
-        found = values_in(file, package_of(name, file))
+        found = values_in(file, section_of(name, file))
     else:
         return None
     try:
@@ -74,7 +74,7 @@ def later_keys(
     another place in the configuration than the one that the file names.
     """
     entries = loader.compute_defaults_list(primary, list(choices), RunMode.RUN).defaults
-    files = [(entry, load(entry.config_path or "", loader)) for entry in entries]
+    files = [(entry, load_file(entry.config_path or "", loader)) for entry in entries]
     if any("${" in repr(file.defaults_list) for _, file in files if file is not None):
         return {}
     found: dict[str, set[str]] = {}
@@ -83,7 +83,7 @@ def later_keys(
         group = entry.override_key
         if file is None or str(entry.config_path).startswith("hydra"):
             continue
-        if group in groups and group not in found and entry.package == package_of(group, file):
+        if group in groups and group not in found and entry.package == section_of(group, file):
             found[group] = set(later)
         later.update(values_in(file, entry.package or ""))
     return found
@@ -120,18 +120,18 @@ def _checked_value(key: str, value: Any) -> Any:
     return converted(section, leaf, value)
 
 
-def load(path: str, loader: ConfigLoader) -> ConfigResult | None:
+def load_file(path: str, loader: ConfigLoader) -> ConfigResult | None:
     """Return the file at a path such as ``position/rope``; ``None`` if there is none."""
     file: ConfigResult | None = loader.repository.load_config(path)  # type: ignore[attr-defined]
     return file
 
 
-def values_in(file: ConfigResult, package: str) -> dict[str, Any]:
-    """Return the values that a file sets, by dotted key."""
-    return flatten(OmegaConf.to_container(file.config), f"{package}." if package else "")  # type: ignore[arg-type]
+def values_in(file: ConfigResult, section: str) -> dict[str, Any]:
+    """Return the values that a file sets in a section, by dotted key."""
+    return flatten(OmegaConf.to_container(file.config), f"{section}." if section else "")  # type: ignore[arg-type]
 
 
-def package_of(group: str, file: ConfigResult) -> str:
+def section_of(group: str, file: ConfigResult) -> str:
     """Return the section that a file of a group sets, as its first line says; by default that of the group's name."""
     package = file.header["package"]
     return group.replace("/", ".") if package is None else package.removeprefix("_global_").strip(".")
