@@ -43,7 +43,8 @@ def datasheet_peak(name: str, precision: str) -> float | None:
 def matmul_peak(device: str, precision: str, threads: int) -> float:
     """FLOP/s of a large matrix product on this machine: the fastest of those in a quarter of a second.
 
-    Too low if another program keeps the machine busy throughout: :class:`Throughput` then measures it again.
+    Too low if another program keeps the machine busy throughout:
+    :class:`~vitrine.training.throughput.Throughput` then measures it again.
 
     Args:
         device: ``cpu``, ``cuda`` or ``mps``.

@@ -53,7 +53,7 @@ class StepStatistics:
             waits: seconds of that waiting; (N,).
             images: images in each step, over all ranks; (N,).
             training_flops: FLOPs of the forward and backward pass on one image in each step
-                (:func:`training_flops_per_image`); (N,).
+                (:func:`~vitrine.training.flops.training_flops_per_image`); (N,).
             peak: of the hardware.
         """
         whole = images == images.max()
@@ -82,7 +82,7 @@ class Throughput(Callback):
 
     Args:
         training_flops: FLOPs of the forward and backward pass on one image in an epoch, from 0
-            (:func:`flops_by_epoch`).
+            (:func:`~vitrine.training.flops.flops_by_epoch`).
         measure_peak: returns the peak of the hardware. Called after the first epoch's steps, where it delays no
             step, and again after an epoch that was faster: other programs had slowed the first measurement.
     """
