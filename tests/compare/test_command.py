@@ -178,10 +178,10 @@ def test_wandb_without_a_login_is_reported(tmp_path):
 
 def test_trusted_prefixes_are_separated_by_commas_or_repeated(monkeypatch, capsys):
     received = []
-    monkeypatch.setattr("vitrine.compare.load.load_results", lambda *_, trust: received.append(trust) or sys.exit(9))
+    monkeypatch.setattr("vitrine.compare.load.load_results", lambda *_, **given: received.append(given) or sys.exit(9))
     with pytest.raises(SystemExit):
-        main(["RUNS", "--trust", "my_lab,other_lab", "--trust", "third"])
-    assert received == [["my_lab", "other_lab", "third"]]
+        main(["RUNS", "--trust", "my_lab,other_lab", "--trust", "third", "--allow-changed-code"])
+    assert received == [{"trust": ["my_lab", "other_lab", "third"], "allow_changed_code": True}]
     for empty in ("", "my_lab,"):
         with pytest.raises(SystemExit) as stop:
             main(["RUNS", "--trust", empty])

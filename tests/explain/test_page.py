@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -375,18 +376,26 @@ def test_a_range_test_is_drawn_and_a_damaged_one_named(record, tmp_path, monkeyp
 def test_figures_with_a_character_that_no_font_has_are_reported(record, tmp_path, monkeypatch, capsys):
     copy = type(record)(shutil.copytree(record.path, tmp_path / "copy"))
     copy.update(classes=["cat", "\U0010fffd"])
-    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda record, trust: [])
+    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda *_, **__: [])
     write_run_page(copy.path)
     assert capsys.readouterr().err == ""
     write_run_page(copy.path, formats=["png"])
     assert f"files in {copy.path / 'figures'} have boxes, the page has not" in capsys.readouterr().err
 
 
+def test_the_model_is_loaded_as_the_command_allows(record, monkeypatch):
+    received = []
+    monkeypatch.setattr("vitrine.explain.page.load_run", lambda _, **given: received.append(given) or sys.exit(9))
+    with pytest.raises(SystemExit):
+        main([str(record.path), "--trust", "my_lab", "--allow-changed-code"])
+    assert received == [{"trust": ["my_lab"], "allow_changed_code": True}]
+
+
 def test_figures_do_not_leave_the_run_through_a_link(record, tmp_path, monkeypatch):
     copy, outside = shutil.copytree(record.path, tmp_path / "copy"), tmp_path / "mine"
     outside.mkdir()
     (copy / "figures").symlink_to(outside)
-    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda record, trust: [curve_section(record)])
+    monkeypatch.setattr("vitrine.explain.page.run_sections", lambda record, *_, **__: [curve_section(record)])
     with pytest.raises(RunError, match=r"figures: it is a link that leads out of .*copy, to .*mine$"):
         write_run_page(copy, formats=["png"])
     assert not list(outside.iterdir())

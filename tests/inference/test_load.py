@@ -107,13 +107,14 @@ def test_edited_code_of_the_model_is_refused_unless_allowed(record, config, tmp_
         ask()
     layers = tmp_path / "lab_of_load" / "layers.py"
     layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
-    expected = (
-        f"the code of {part} was edited since the run began; {record.path / 'parts'} has it .* allow_changed_code"
-    )
+    edited, allowed = f"the code of {part} was edited since the run began", "it as it is now: allow_changed_code=true"
     for ask in asked:
-        with pytest.raises(RunError, match=expected):
+        with pytest.raises(RunError, match=rf"{edited}\. To use {allowed}"):
             ask()
         ask(allow_changed_code=True)
+    (stored := record.path / "parts").mkdir()
+    with pytest.raises(RunError, match=f"{edited}; {stored} has it .*: PYTHONPATH={stored} .*; to use {allowed}"):
+        asked[0]()
 
 
 def test_another_version_of_installed_code_is_not_refused(record):

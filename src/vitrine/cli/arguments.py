@@ -44,6 +44,12 @@ def add_trust(parser: ArgumentParser, *, where: str = "") -> None:
     )
 
 
+def add_allow_changed_code(parser: ArgumentParser, *, where: str = "") -> None:
+    """Add ``--allow-changed-code``; ``where`` begins its help."""
+    help = f"{where}use models although the code of their parts was edited"
+    parser.add_argument("--allow-changed-code", action="store_true", help=help)
+
+
 def add_target(parser: ArgumentParser) -> None:
     """Add ``--target NAME``."""
     help = "of a run with several targets, the one that the model answers (the first)"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_allow_changed_code, add_trust, errors_in_one_line, make_parser
 from vitrine.errors import RunError
 from vitrine.runs.provenance import program
 from vitrine.text import print_table, printable
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--group", help="with wandb: only the runs of this sweep")
     add_trust(parser, where="with --html: ")
+    add_allow_changed_code(parser, where="with --html: ")
     parser.add_argument(
         "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
     )
@@ -59,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
     options = parser.parse_args(arguments)
-    filters = [text for text in options.paths if "=" in text and not Path(text).is_dir()]
-    options.paths = [text for text in options.paths if text not in filters]
     if options.target is not None and not 0 < options.target <= 1:
         parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
     if options.difference is not None and not options.difference > 0:
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from vitrine.compare.looks import record_look
 
         compared = compare(
-            _load(options.paths, filters, options.group, options.trust),
+            _load(options),
             metric=options.metric,
             by=options.by,
             baseline=options.baseline,
@@ -88,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print(compared, options)
 
 
-def _load(paths: list[str], filters: list[str], group: str | None, trust: list[str]) -> "RunResults":
+def _load(options: argparse.Namespace) -> "RunResults":
+    filters = [text for text in options.paths if "=" in text and not Path(text).is_dir()]
+    paths, group = [text for text in options.paths if text not in filters], options.group
     if not paths:
         raise RunError(f"give a folder with runs, too: {program('compare')} outputs/sweeps/NAME {' '.join(filters)}")
     projects = [path.removeprefix("wandb:") for path in paths if path.startswith("wandb:")]
@@ -97,7 +98,7 @@ def _load(paths: list[str], filters: list[str], group: str | None, trust: list[s
             raise RunError("--group needs wandb:ENTITY/PROJECT; on disk, give the sweep's folder: outputs/sweeps/NAME")
         from vitrine.compare.load import load_results
 
-        return load_results(paths, filters, trust=trust)
+        return load_results(paths, filters, trust=options.trust, allow_changed_code=options.allow_changed_code)
     if len(paths) > 1:
         raise RunError("give one wandb:ENTITY/PROJECT, or paths; not both")
     if filters:

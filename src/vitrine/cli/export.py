@@ -10,7 +10,7 @@ vitrine export RUN --format hf --hub me/digits         # with a model card; push
 
 from collections.abc import Sequence
 
-from vitrine.cli.arguments import add_target, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_allow_changed_code, add_target, add_trust, errors_in_one_line, make_parser
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
 from vitrine.text import printable
 
@@ -38,9 +38,7 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     )
     add_target(parser)
     add_trust(parser)
-    parser.add_argument(
-        "--allow-changed-code", action="store_true", help="export although the code of the model's parts was edited"
-    )
+    add_allow_changed_code(parser)
     parser.add_argument(
         "--license", default="unknown", metavar="NAME", help="of the model, for its card: mit, cc-by-4.0"
     )

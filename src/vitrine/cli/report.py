@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_allow_changed_code, add_trust, errors_in_one_line, make_parser
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
@@ -33,12 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help=f"also write each figure: {', '.join(FORMATS)}",
     )
     add_trust(parser)
+    add_allow_changed_code(parser)
     options = parser.parse_args(arguments)
     with errors_in_one_line(exit_code=1):
         _check(options.run)
         from vitrine.explain.page import write_run_page
 
-        page = write_run_page(options.run, options.to, formats=options.figures, trust=options.trust)
+        page = write_run_page(
+            options.run,
+            options.to,
+            formats=options.figures,
+            trust=options.trust,
+            allow_changed_code=options.allow_changed_code,
+        )
         print(printable(f"written to {page.path} ({file_size(page.size)})"))
         if page.figures:
             print(printable(f"{plural(len(page.figures), 'figure')} in {page.figures[0].parent}"))

@@ -42,6 +42,7 @@ class RunResult:
         folder: the run folder, if it is on this machine.
         labels_hash: SHA-256 of the labels in predictions.npz; empty if there are none.
         trust: prefixes of the dotted names that the run may import.
+        allow_changed_code: whether its model is shown even if the code of its parts was edited since the training.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RunResult:
     folder: Path | None = None
     labels_hash: str = ""
     trust: tuple[str, ...] = ()
+    allow_changed_code: bool = False
 
     @property
     def seed(self) -> Any:
@@ -116,7 +118,11 @@ class RunResults:
 
 
 def load_results(
-    paths: Iterable[str | Path], filters: Iterable[str] = (), *, trust: Collection[str] = ()
+    paths: Iterable[str | Path],
+    filters: Iterable[str] = (),
+    *,
+    trust: Collection[str] = (),
+    allow_changed_code: bool = False,
 ) -> RunResults:
     """Load every run at ``paths`` or anywhere below them, each once, in the order they were started.
 
@@ -126,6 +132,7 @@ def load_results(
         paths: run folders, and folders of runs.
         filters: values of configuration keys that runs must have, ``KEY=VALUE,VALUE``; see :meth:`RunList.where`.
         trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
+        allow_changed_code: make these images even if the code of the models' parts was edited since the training.
 
     Raises:
         RunError: there is no run at one of the paths, no such key, or no run with these values.
@@ -153,7 +160,7 @@ def load_results(
     runs, damaged = [], [(str(entry.path), entry.problem) for entry in kept.unreadable]
     for entry in kept.entries:
         try:
-            runs.append(replace(result_of(entry), trust=tuple(trust)))
+            runs.append(replace(result_of(entry), trust=tuple(trust), allow_changed_code=allow_changed_code))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
     orders = {parent: _order_of_trials(parent) for parent in {run.folder.parent for run in runs if run.folder}}

@@ -44,7 +44,12 @@ class RunPage:
 
 
 def write_run_page(
-    folder: str | Path, to: Path | None = None, *, formats: Sequence[str] = (), trust: Collection[str] = ()
+    folder: str | Path,
+    to: Path | None = None,
+    *,
+    formats: Sequence[str] = (),
+    trust: Collection[str] = (),
+    allow_changed_code: bool = False,
 ) -> RunPage:
     """Write the page of a run in any state, with what it has.
 
@@ -53,6 +58,7 @@ def write_run_page(
         to: the HTML file; ``None`` is ``report.html`` in the run folder.
         formats: of figures that are written, too, to ``figures/`` beside the page: ``png``, ``pdf``, ``svg``.
         trust: as of :func:`vitrine.load_run`.
+        allow_changed_code: as of :func:`vitrine.load_run`.
 
     Raises:
         RunError: there is no such run, it is damaged, its ``figures/`` is a link that leads out of it, or a file cannot
@@ -64,7 +70,7 @@ def write_run_page(
     figures = path.parent / "figures"
     if formats:
         refuse_link_out(figures, record.path)
-    sections = run_sections(record, trust)
+    sections = run_sections(record, trust, allow_changed_code=allow_changed_code)
     files = []
     try:
         page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
@@ -81,7 +87,9 @@ def write_run_page(
     return RunPage(path, path.stat().st_size, files)
 
 
-def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSection]:
+def run_sections(
+    record: RunRecord, trust: Collection[str] = (), *, allow_changed_code: bool = False
+) -> list[RunSection]:
     """Return the sections of a run's page; each one that cannot be made says why.
 
     Raises:
@@ -90,7 +98,7 @@ def run_sections(record: RunRecord, trust: Collection[str] = ()) -> list[RunSect
     result = _result(record, trust)
     predictions, problem = _predictions(result)
     names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
-    test_images = RunImages(result, load_run(record.path, trust=trust))
+    test_images = RunImages(result, load_run(record.path, trust=trust, allow_changed_code=allow_changed_code))
     found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import count
+from shlex import quote
 from typing import Any
 
 from vitrine.config import TrainConfig, ViTConfig
@@ -52,8 +53,9 @@ def refuse_edited(
 ) -> None:
     """Raise RunError where parts of a run were edited; ``way`` is how to use them nevertheless."""
     if edited:
-        problem = f"was edited since the run began; {record.path / FOLDER} has it as it was"
-        raise RunError(f"the code of {', '.join(edited)} {problem}. {way}")
+        stored = record.path / FOLDER
+        where = f"; {stored} has it as it was" if stored.is_dir() else ""
+        raise RunError(f"the code of {', '.join(edited)} was edited since the run began{where}. {way}")
 
 
 def refuse_edited_model(record: RunRecord, model: ViTConfig) -> None:
@@ -62,8 +64,10 @@ def refuse_edited_model(record: RunRecord, model: ViTConfig) -> None:
     Other versions of installed packages are not refused, as other versions of PyTorch are not.
     """
     edited = [name for name in _edited(record, names_of(model)) if sources(name)]
-    changed = "allow_changed_code=true, for export --allow-changed-code"
-    refuse_edited(record, edited, f"To use that: PYTHONPATH={record.path / FOLDER}; to use it as it is now: {changed}")
+    stored, now = record.path / FOLDER, "allow_changed_code=true (export, report, compare: --allow-changed-code)"
+    # With python eval.py, packages beside eval.py come before PYTHONPATH.
+    that = f"that: PYTHONPATH={quote(str(stored))} vitrine eval, not python eval.py; to use " if stored.is_dir() else ""
+    refuse_edited(record, edited, f"To use {that}it as it is now: {now}")
 
 
 def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:

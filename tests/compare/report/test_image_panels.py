@@ -30,7 +30,7 @@ from vitrine.compare.report.style import RowStyles
 from vitrine.config.model import MOST_CLASSES
 from vitrine.config.serialize import to_plain
 from vitrine.data.preparation import Preparation
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RunError
 from vitrine.models import attended_patches
 from vitrine.runs import RunRecord
 
@@ -213,6 +213,19 @@ def test_position_embeddings_need_no_predictions(real, tmp_path):
     parts = {part.key: part for part in sections(found, RowStyles(found))}
     assert "hard" not in parts
     assert len(parts["positions"].gallery.rows) == 1
+
+
+def test_models_whose_code_was_edited_are_shown_if_that_is_allowed(real, tmp_path, monkeypatch):
+    def refuse(record, model):
+        raise RunError("was edited")
+
+    copy = shutil.copytree(real, tmp_path / "copy")
+    monkeypatch.setattr("vitrine.inference.load.refuse_edited_model", refuse)
+    refused, shown = (
+        position_gallery(compare(load_results([copy], allow_changed_code=allowed))) for allowed in (False, True)
+    )
+    assert (refused.rows, "was edited" in refused.caption) == ([], True)
+    assert len(shown.rows) == 1
 
 
 @pytest.mark.whole

@@ -227,7 +227,7 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     from vitrine.models import VisionTransformer, attended_patches
     from vitrine.training.plots import can_be_drawn
 
-    loaded = _load(run.folder, run.trust)
+    loaded = _load(run.folder, run.trust, run.allow_changed_code)
     model = loaded.model
     if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
         raise RunError("it has no attention maps, or they would take too much memory")
@@ -237,7 +237,7 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
 
 def _similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
     """Cosine similarities of the patches' position embeddings, (P, P), ``None`` for a model without; and the grid."""
-    model = _load(run.folder, run.trust).model
+    model = _load(run.folder, run.trust, run.allow_changed_code).model
     from vitrine.models import VisionTransformer
     from vitrine.models.learned import position_similarities
 
@@ -247,7 +247,7 @@ def _similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
 
 
 @cache
-def _load(folder: Path | None, trust: tuple[str, ...]) -> Any:
+def _load(folder: Path | None, trust: tuple[str, ...], allow_changed_code: bool) -> Any:
     """The run with its model; attention and positions share it."""
     if folder is None:
         raise RunError("the run is not on this machine")
@@ -255,7 +255,7 @@ def _load(folder: Path | None, trust: tuple[str, ...]) -> Any:
         raise RunError("its checkpoint is missing")
     from vitrine.inference.load import load_run
 
-    return load_run(folder, trust=trust)
+    return load_run(folder, trust=trust, allow_changed_code=allow_changed_code)
 
 
 def test_split(run: RunResult) -> Any:
