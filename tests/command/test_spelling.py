@@ -53,6 +53,17 @@ def test_a_sweep_and_a_search_are_found_by_any_spelling(tmp_path):
     assert len(set(found)) == 1
 
 
+def test_a_search_with_a_quoted_override_is_found_again(tmp_path):
+    """Its name has a space, a colon and a comma, and the search stores it without the quotes that they need."""
+    root = tmp_path / "my photos: cats, dogs"
+    for name in ("cat", "dog"):
+        (root / "train" / name).mkdir(parents=True)
+        (root / "train" / name / "a.png").touch()
+    images = ["data=imagefolder", f"data.root='{root}'", "data.num_classes=2"]
+    overrides = ["optimizer.lr=interval(1e-4,1e-2)", "sweep.sampler=random", "sweep.n_trials=1", "sweep.name=mine"]
+    assert len({search(tmp_path, *images, *overrides).sweep.folder for _ in range(2)}) == 1
+
+
 @pytest.mark.parametrize("sampler", [[], ["sweep.sampler=grid", "sweep.metrics=[images_per_second]"]])
 @pytest.mark.parametrize("typed", ["data.workers=1,2", "logger=csv,tensorboard", "++sweep.space={data.workers:[1,2]}"])
 def test_a_key_that_makes_no_other_trial_does_not_vary(sampler, typed):

@@ -2,9 +2,7 @@
 
 from typing import get_origin
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
-from hydra.errors import HydraException
 
 from vitrine.command.user_parts import is_option
 from vitrine.config.keys import kind
@@ -12,13 +10,18 @@ from vitrine.config.sweep import TrainCommand, one_spelling
 
 
 def key_of(override: Override) -> str:
-    """Return the key or group of an override, without the ``++`` that forces what is there anyway.
+    """Return the key or group of an override, as :func:`_plain_key` spells it."""
+    return _plain_key(override.get_key_element())
+
+
+def _plain_key(key: str) -> str:
+    """Return a key or group without the ``++`` that forces what is there anyway.
 
     Only a dict, ``sweep.space``, needs it: it has no entries to begin with.
     """
-    name = override.key_or_group
-    forces_nothing = override.is_force_add() and get_origin(kind(TrainCommand, name)) is not dict
-    return name if forces_nothing or is_option(name) else override.get_key_element()
+    name = key.lstrip("+")
+    forces_nothing = key.startswith("++") and get_origin(kind(TrainCommand, name)) is not dict
+    return name if forces_nothing or is_option(name) else key
 
 
 def values_of(override: Override) -> list[str]:
@@ -42,8 +45,9 @@ def spelled(override: Override) -> str:
 
 
 def respelled(text: str) -> str:
-    """Return an override that an earlier version has stored; what cannot be read stays as it is."""
-    try:
-        return spelled(OverridesParser.create().parse_override(text))
-    except HydraException:
-        return text
+    """Return an override that an earlier version has stored.
+
+    Its text is not parsed: a search stores it without the quotes that its spaces and commas need.
+    """
+    key, equals, value = text.partition("=")
+    return f"{_plain_key(key)}{equals}{one_spelling(key.lstrip('+'), value)}"

@@ -44,7 +44,7 @@ def asked_in(folder: Path) -> dict[str, Any]:
     """
     asked: dict[str, Any] = dict(user_attrs(folder).get("asked") or {})
     if "fixed" in asked:
-        asked["fixed"] = sorted(respelled(text).replace("'", "") for text in asked["fixed"])
+        asked["fixed"] = sorted(map(respelled, asked["fixed"]))
     if "space" in asked:
         asked["space"] = {
             key: [one_spelling(key, text) for text in values] if isinstance(values, list) else values
