@@ -1,10 +1,13 @@
 """The one spelling of an override, by which trials and sweeps are named, found again and told apart."""
 
+import math
+from collections.abc import Iterable
 from typing import get_origin
 
 from hydra.core.override_parser.types import Override, RangeSweep
 
 from vitrine.command.user_parts import is_option
+from vitrine.config.fields import as_float
 from vitrine.config.keys import kind
 from vitrine.config.sweep import TrainCommand, one_spelling
 
@@ -51,3 +54,16 @@ def respelled(text: str) -> str:
     """
     key, equals, value = text.partition("=")
     return f"{_plain_key(key)}{equals}{one_spelling(key.lstrip('+'), value)}"
+
+
+def respelled_values(key: str, texts: Iterable[str]) -> list[str]:
+    """Return the values of a search's list that an earlier version has stored, which did not round steps of a range."""
+    return [one_spelling(key, _rounded_step(text)) for text in texts]
+
+
+def _rounded_step(text: str) -> str:
+    """Return ``0.3`` for ``0.30000000000000004``; a number that was typed with as many digits stays as it is."""
+    if not isinstance(value := as_float(text), float):
+        return text
+    rounded = f"{value:.12g}"
+    return rounded if value != float(rounded) and math.isclose(value, float(rounded), rel_tol=1e-14) else text

@@ -133,7 +133,7 @@ class TrialFolders:
             try:
                 finished = record.facts.get("status") == "finished"
                 found.append((finished, recorded_fingerprint(record), record.path))
-                if re.search(r"\.\d{13}", varies := str(record.facts.get("varies"))):
+                if finished and re.search(r"\.\d{13}", varies := str(record.facts.get("varies"))):
                     identity = _fingerprint(_rounded(record.config, varies), _stored_sources(record))
                     found.append((finished, identity, record.path))
             except RunError:
@@ -183,7 +183,10 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
 
 
 def _rounded(value: Any, varies: str) -> Any:
-    """Return a configuration with its varying numbers rounded, as those of a range now are (command/spelling.py)."""
+    """Return a configuration with its varying numbers rounded, as those of a range now are (command/spelling.py).
+
+    Only of a finished run: one that is resumed goes on with the number that it has.
+    """
     if isinstance(value, Mapping):
         return {key: _rounded(inner, varies) for key, inner in value.items()}
     return float(f"{value:.12g}") if isinstance(value, float) and f"={value}" in varies else value

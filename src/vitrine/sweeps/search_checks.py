@@ -8,9 +8,8 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from vitrine.command.space import Interval, Space, includes
-from vitrine.command.spelling import respelled
+from vitrine.command.spelling import respelled, respelled_values
 from vitrine.config import TrainConfig
-from vitrine.config.sweep import one_spelling
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import fingerprint, recorded_fingerprint
@@ -47,7 +46,7 @@ def asked_in(folder: Path) -> dict[str, Any]:
         asked["fixed"] = sorted(map(respelled, asked["fixed"]))
     if "space" in asked:
         asked["space"] = {
-            key: [one_spelling(key, text) for text in values] if isinstance(values, list) else values
+            key: respelled_values(key, values) if isinstance(values, list) else values
             for key, values in asked["space"].items()
         }
     return asked
