@@ -49,7 +49,7 @@ def test_a_step_of_a_range_is_the_number_that_is_shown(tmp_path, status, found):
     ("stored", "values"),
     [
         ("0.1,0.30000000000000004,0.7999999999999999", "0.1,0.3,0.8"),
-        ("1.0,1e-1,0.1234567890123456", "1,0.1,0.1234567890123456"),
+        ("1.0,1e-1,.1,0.1234567890123456", "1,0.1,0.1234567890123456"),
         ("auto,null", "auto,null"),
     ],
 )
@@ -77,6 +77,11 @@ def test_a_search_with_a_quoted_override_is_found_again(tmp_path):
     images = ["data=imagefolder", f"data.root='{root}'", "data.num_classes=2"]
     overrides = ["optimizer.lr=interval(1e-4,1e-2)", "sweep.sampler=random", "sweep.n_trials=1", "sweep.name=mine"]
     assert len({search(tmp_path, *images, *overrides).sweep.folder for _ in range(2)}) == 1
+
+
+def test_equal_values_of_a_search_are_one():
+    (point,) = made("optimizer.weight_decay=0,0.0,.1", "sweep.sampler=grid")
+    assert point.space == {"optimizer.weight_decay": ("0", "0.1")}
 
 
 @pytest.mark.parametrize("sampler", [[], ["sweep.sampler=grid", "sweep.metrics=[images_per_second]"]])

@@ -103,7 +103,7 @@ def space_of(
             space |= read
             found += faulty
         elif override.is_discrete_sweep():
-            space[override.key_or_group] = tuple(text.strip("'") for text in values_of(override))
+            space[override.key_or_group] = tuple(dict.fromkeys(text.strip("'") for text in values_of(override)))
     return space, found or search_faults(sweep, space)
 
 

@@ -57,8 +57,11 @@ def respelled(text: str) -> str:
 
 
 def respelled_values(key: str, texts: Iterable[str]) -> list[str]:
-    """Return the values of a search's list that an earlier version has stored, which did not round steps of a range."""
-    return [one_spelling(key, _rounded_step(text)) for text in texts]
+    """Return the values of a search's list that an earlier version has stored.
+
+    It did not round steps of a range, and kept values that are equal: ``0,0.0``.
+    """
+    return list(dict.fromkeys(one_spelling(key, _rounded_step(text)) for text in texts))
 
 
 def _rounded_step(text: str) -> str:
