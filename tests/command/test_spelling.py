@@ -87,5 +87,5 @@ def test_equal_values_of_a_search_are_one():
 @pytest.mark.parametrize("sampler", [[], ["sweep.sampler=grid", "sweep.metrics=[images_per_second]"]])
 @pytest.mark.parametrize("typed", ["data.workers=1,2", "logger=csv,tensorboard", "++sweep.space={data.workers:[1,2]}"])
 def test_a_key_that_makes_no_other_trial_does_not_vary(sampler, typed):
-    with pytest.raises(ConfigError, match="makes no other trial, since it does not change the result: give one value"):
+    with pytest.raises(ConfigError, match=r"cannot vary: it does not change the result, .* one trial; give one value"):
         made(typed, "position=learned,rope", *sampler)

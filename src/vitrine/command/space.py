@@ -113,7 +113,8 @@ def unvaried(key: str) -> str:
     if facts.shared_by_trials:
         return "is shared by all trials: give one value"
     makes_no_trial = facts.affects_result is False and key != "like"
-    return "makes no other trial, since it does not change the result: give one value" if makes_no_trial else ""
+    problem = "cannot vary: it does not change the result, so its values would be one trial; give one value"
+    return problem if makes_no_trial else ""
 
 
 def as_overrides(space: Space, typed: Sequence[Override]) -> list[str]:
