@@ -24,6 +24,8 @@ def made(*overrides, multirun=True):
         ("optimizer.weight_decay=0.0,.1", "optimizer.weight_decay", ["0", "0.1"]),
         ("optimizer.weight_decay=0,1e-1", "optimizer.weight_decay", ["0", "0.1"]),
         ("optimizer.lr=range(0.1,0.5,0.1)", "optimizer.lr", ["0.1", "0.2", "0.3", "0.4"]),
+        ("optimizer.lr=range(0.5,0.2,-0.1)", "optimizer.lr", ["0.5", "0.4", "0.3"]),
+        ("optimizer.lr=range(0.4,0.8,0.1)", "optimizer.lr", ["0.4", "0.5", "0.6", "0.7"]),
         ("optimizer.betas=[0,.9],[0.0,0.9]", "optimizer.betas", ["[0,0.9]", "[0,0.9]"]),
         ("++sweep.space={optimizer.lr:[1.0,0.10]}", "optimizer.lr", ["1", "0.1"]),
     ],

@@ -30,7 +30,8 @@ def _plain_key(key: str) -> str:
 def values_of(override: Override) -> list[str]:
     """Return the value of an override, or each of them where it lists several.
 
-    Steps of a range add up to numbers such as 0.30000000000000004, which are rounded to twelve digits.
+    Steps of a range add up to numbers such as 0.30000000000000004, which are rounded to twelve digits, and one step too
+    many may come out below the end, which a range excludes.
     """
     swept, key = override.value(), key_of(override)
     if not override.is_sweep_override():
@@ -38,7 +39,7 @@ def values_of(override: Override) -> list[str]:
     else:
         texts = list(override.sweep_string_iterator())
         if isinstance(swept, RangeSweep) and any(isinstance(one, float) for one in (swept.start, swept.step)):
-            texts = [f"{float(text):.12g}" for text in texts]
+            texts = [rounded for text in texts if (rounded := f"{float(text):.12g}") != f"{swept.stop:.12g}"]
     return [one_spelling(key, text) for text in texts]
 
 
