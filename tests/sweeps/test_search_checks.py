@@ -14,7 +14,8 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import record_facts
 from vitrine.sweeps.search import plan_search
-from vitrine.sweeps.study import MAX_JOURNAL, open_study, set_user_attrs
+from vitrine.sweeps.search_checks import asked_in
+from vitrine.sweeps.study import MAX_JOURNAL, open_study, set_user_attrs, user_attrs
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -99,6 +100,32 @@ def test_a_file_that_is_no_journal_of_a_search_is_left_as_it_is(tmp_path, place,
     with pytest.raises(RunError, match=f"cannot read {journal}: {problem}; rerun=true"):
         open_study(tmp_path, ["val/acc"])
     assert journal.read_text() == other.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, 3, {"fixed": 3, "space": {}}, {"fixed": [3], "space": {}}, {"fixed": [], "space": 3}]
+    + [{"fixed": [], "space": {"optimizer.lr": values}} for values in ([3], [[]], [None])],
+)
+def test_a_damaged_search_beside_a_new_one_is_passed_over(tmp_path, asked):
+    (point,) = points("train", [f"paths.output_dir={tmp_path}", *RANDOM, "sweep.n_trials=1"], multirun=True)
+    own = plan_search(point).folder
+    other = own.with_name(f"{own.name[:-8]}12345678")
+    other.mkdir(parents=True)
+    open_study(other, ["val/acc"]).set_user_attr("asked", asked)
+    with pytest.raises(RunError, match=f"cannot read {other}/study.journal"):
+        asked_in(other)
+    assert plan_search(point).folder == own
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"op_code":2,"study_id":0,"user_attr":3}'])
+def test_a_damaged_line_of_a_journal_is_reported(tmp_path, line):
+    open_study(tmp_path, ["val/acc"])
+    with (tmp_path / "study.journal").open("a") as file:
+        file.write(f"{line}\n")
+    for read in (open_study, user_attrs):
+        with pytest.raises(RunError, match=r"study\.journal: .*; rerun=true"):
+            read(tmp_path)
 
 
 @contextmanager

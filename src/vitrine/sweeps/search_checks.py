@@ -13,7 +13,7 @@ from vitrine.config import TrainConfig
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import fingerprint, recorded_fingerprint
-from vitrine.sweeps.study import user_attrs
+from vitrine.sweeps.study import unreadable, user_attrs
 
 
 def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
@@ -41,15 +41,17 @@ def asked_in(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: the study is missing or damaged.
     """
-    asked: dict[str, Any] = dict(user_attrs(folder).get("asked") or {})
-    if "fixed" in asked:
-        asked["fixed"] = sorted(map(respelled, asked["fixed"]))
-    if "space" in asked:
-        asked["space"] = {
+    asked = user_attrs(folder).get("asked")
+    if asked is None:
+        return {}
+    try:
+        space = {
             key: respelled_values(key, values) if isinstance(values, list) else values
             for key, values in asked["space"].items()
         }
-    return asked
+        return {**asked, "fixed": sorted(map(respelled, asked["fixed"])), "space": space}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise unreadable(folder / "study.journal", error) from None
 
 
 def in_the_spelling_of(asked: Mapping[str, Any], space: Space) -> Space:

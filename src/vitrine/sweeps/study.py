@@ -34,6 +34,8 @@ NAME = "search"
 MIN_TRIALS_FOR_IMPORTANCE = 20
 MAX_JOURNAL = 256 * 1024**2  # bytes: over a million epochs that are reported; Optuna reads all of it
 _START = b'{"op_code":'  # of a journal of Optuna
+# What Optuna raises where a journal is damaged.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError)
 POPULATION = 16  # of NSGA-II: small, since each member is a training run
 
 
@@ -57,8 +59,8 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
         directions = [Direction.MAXIMIZE if OBJECTIVES[metric] else Direction.MINIMIZE for metric in metrics]
         return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from None
+    except _DAMAGED as error:
+        raise unreadable(path, error) from None
 
 
 def user_attrs(folder: Path) -> dict[str, Any]:
@@ -73,8 +75,8 @@ def user_attrs(folder: Path) -> dict[str, Any]:
             storage = JournalStorage(_Written(file.read().split(b"\n")[:-1]))
         begun = any(study.study_name == NAME for study in storage.get_all_studies())
         return storage.get_study_user_attrs(storage.get_study_id_from_name(NAME)) if begun else {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from None
+    except _DAMAGED as error:
+        raise unreadable(path, error) from None
 
 
 class _Written(BaseJournalBackend):
@@ -232,5 +234,6 @@ def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _unreadable(path: Path, error: Exception) -> RunError:
+def unreadable(path: Path, error: Exception) -> RunError:
+    """Return the error for a journal that cannot be read."""
     return RunError(f"cannot read {path}: {first_line(error)}; rerun=true starts over in a new folder")
