@@ -330,10 +330,9 @@ def is_named(name: str, known: Mapping[str, Any], keys: Sequence[str], data: str
     if given == name:
         return True
     varying = [*keys, "seed"] if decides else keys
-    if not given or ("decision" in known) != decides or {*known.get("keys", ())} != {*varying}:
+    if not given or ("decision" in known) != decides or {*(known.get("keys") or ())} != {*varying}:
         return False
-    common = [respelled(text) for text in known.get("common", ())]
-    return sweep_name(common, keys, data, DECIDES if decides else None) == name
+    return sweep_name(known.get("common") or (), keys, data, DECIDES if decides else None) == name
 
 
 def _newest(first: Path, rerun: bool) -> Path:
@@ -383,11 +382,14 @@ def _read_sweep(folder: Path) -> dict[str, Any] | None:
         )
     if problem := misshapen(values, SHAPES):
         raise RunError(f"{path}: {problem}")
-    if "keys" in values:  # as an earlier version may have spelled them, and the values of trials
+    if values.get("keys"):  # an earlier version may have spelled these, and the values of trials, otherwise
         values["keys"] = [key.lstrip("+") for key in values["keys"]]
-    for trial in values.get("trials", ()):
-        if "varies" in trial:
-            trial["varies"] = {key.lstrip("+"): one_spelling(key, value) for key, value in trial["varies"].items()}
+    if values.get("common"):
+        values["common"] = [respelled(text) for text in values["common"]]
+    for trial in values.get("trials") or ():
+        if trial and trial.get("varies"):
+            found = ((key.lstrip("+"), value) for key, value in trial["varies"].items())
+            trial["varies"] = {key: one_spelling(key, str(value)) for key, value in found}
     return values
 
 
