@@ -12,13 +12,12 @@ from vitrine.command.sources import Sources, composing
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.search_summary import describe_search, print_search
-from vitrine.sweeps.summary import find_sweeps, print_sweep, print_trials
+from vitrine.sweeps.summary import find_sweeps, mixed_images, print_sweep, print_trials
 from vitrine.sweeps.sweep import (
     BestConfiguration,
     Sweep,
     best_configuration,
     check_folder,
-    mixed_images,
     ranked_configurations,
     read_sweep,
 )

@@ -14,12 +14,14 @@ from vitrine.sweeps.summary import (
     LONGEST,
     describe_best,
     format_seconds,
+    mixed_images,
+    mixed_versions,
     print_all_trials,
     print_location,
     print_reasons,
     warn,
 )
-from vitrine.sweeps.sweep import BestConfiguration, mean_metrics, mixed_images, mixed_versions
+from vitrine.sweeps.sweep import BestConfiguration, mean_metrics
 from vitrine.sweeps.trial import label_of
 from vitrine.text import plural, print_table, report
 

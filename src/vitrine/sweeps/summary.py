@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +25,11 @@ from vitrine.sweeps.sweep import (
     Sweep,
     best_configuration,
     by_configuration,
-    mixed_images,
-    mixed_versions,
     ranked_configurations,
     read_sweep,
 )
 from vitrine.sweeps.trial import TrialResult, read_result
-from vitrine.text import did_you_mean, nearest, one_line, plural, print_table, printable, report
+from vitrine.text import did_you_mean, listed, nearest, one_line, plural, print_table, printable, report
 
 LONGEST = 100  # rows of a table that ends a sweep: more hide what comes before it, and take a second per thousand
 DIVERGED = "diverged; only rerun=true or other code tries them again"
@@ -253,6 +251,35 @@ def print_location(sweep: Sweep) -> None:
 def _warn_of_mixtures(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
     warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
     warn(mixed_images(varies, results))
+
+
+def mixed_versions(groups: Iterable[Collection[TrialResult]]) -> str:
+    """A warning if trials are averaged whose fingerprints have different versions; else empty."""
+    found = [{result.fingerprint_version for result in group} for group in groups]
+    versions = sorted(set[int]().union(*(group for group in found if len(group) > 1)))
+    if not versions:
+        return ""
+    return (
+        f"warning: means include trials of different versions of vitrine (fingerprint versions {listed(versions)}); "
+        "rerun=true trains all of them again in a new folder"
+    )
+
+
+def mixed_images(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> str:
+    """A warning if finished trials were validated on different images, but for those of other folds; else empty."""
+    found: dict[str, list[Hashable]] = {}
+    for overrides, result in zip(varies, results, strict=True):
+        if result.status == "finished" and result.validation:
+            images = result.validation, *(overrides.get(key) for key in ("data", "data.name", "data.root"))
+            found.setdefault(overrides.get("data.fold", ""), []).append(images)
+    unlike = sum(images != fold[0] for fold in found.values() for images in fold)
+    if not unlike:
+        return ""
+    count = plural(sum(map(len, found.values())), "trial")
+    return (
+        f"warning: {unlike} of {count} were validated on other images than the first, "
+        "so the best need not be better than the others"
+    )
 
 
 def warn(message: str) -> None:

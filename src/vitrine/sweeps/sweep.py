@@ -18,7 +18,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -41,7 +41,6 @@ from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.locks import held
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
-from vitrine.text import listed, plural
 from vitrine.untrusted import ANY, misshapen, read_json
 
 FORMAT = 1  # of sweep.json
@@ -257,35 +256,6 @@ def by_configuration(
         if result.status == "finished":
             groups.setdefault(group, {})[repetition] = result
     return groups
-
-
-def mixed_versions(groups: Iterable[Collection[TrialResult]]) -> str:
-    """A warning if trials are averaged whose fingerprints have different versions; else empty."""
-    found = [{result.fingerprint_version for result in group} for group in groups]
-    versions = sorted(set[int]().union(*(group for group in found if len(group) > 1)))
-    if not versions:
-        return ""
-    return (
-        f"warning: means include trials of different versions of vitrine (fingerprint versions {listed(versions)}); "
-        "rerun=true trains all of them again in a new folder"
-    )
-
-
-def mixed_images(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> str:
-    """A warning if finished trials were validated on different images, but for those of other folds; else empty."""
-    found: dict[str, list[Hashable]] = {}
-    for overrides, result in zip(varies, results, strict=True):
-        if result.status == "finished" and result.validation:
-            images = result.validation, *(overrides.get(key) for key in ("data", "data.name", "data.root"))
-            found.setdefault(overrides.get("data.fold", ""), []).append(images)
-    unlike = sum(images != fold[0] for fold in found.values() for images in fold)
-    if not unlike:
-        return ""
-    count = plural(sum(map(len, found.values())), "trial")
-    return (
-        f"warning: {unlike} of {count} were validated on other images than the first, "
-        "so the best need not be better than the others"
-    )
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
