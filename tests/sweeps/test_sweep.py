@@ -112,14 +112,23 @@ def test_the_command_of_the_best_configuration_is_one_of_a_single_run():
         ("data.fold", "0123", ""),
         ("data.fold", "0101", "1 of 4"),
         ("data", "aabb", "2 of 4"),
+        ("data.targets", "aabb", "2 of 4"),
     ],
 )
 def test_trials_that_were_validated_on_other_images_are_counted(key, values, warned):
     varies = [{"patch": str(patch), key: value} for patch, value in enumerate(values)]
-    images = ["a", "a", "a", "a" if key == "data" else "b"]
-    results = [TrialResult("finished", {"val/acc": 0.5}, validation=each) for each in images]
+    images = ["a", "a", "a", "a" if key in ("data", "data.targets") else "b"]
+    results = [TrialResult("finished", {"val/acc": 0.5}, validation=(each, "")) for each in images]
     warning = mixed_images(varies, results)
-    assert warning.startswith(f"warning: {warned} trials were validated on other images") if warned else warning == ""
+    expected = f"warning: {warned} trials were validated on other images or labels" if warned else ""
+    assert warning[: len(expected) or None] == expected
+
+
+@pytest.mark.parametrize(("labels", "warned"), [(["", "x", "x"], ""), (["", "x", "y"], "1 of 3"), (["x", "", "x"], "")])
+def test_labels_are_compared_where_they_are_known(labels, warned):
+    """Runs of earlier versions do not have them."""
+    results = [TrialResult("finished", {"val/acc": 0.5}, validation=("a", label)) for label in labels]
+    assert mixed_images([{"seed": seed} for seed in "012"], results)[9:15] == warned
 
 
 def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
@@ -132,7 +141,7 @@ def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
     sweep.write(sweep.results(), {})
     print_sweep(sweep, sweep.results())
     print_trials(*find_sweeps(tmp_path / "sweeps"))
-    warning = "vitrine: warning: 1 of 2 trials were validated on other images than the first, so the best need not be"
+    warning = "vitrine: warning: 1 of 2 trials were validated on other images or labels than the first, so"
     assert capsys.readouterr().err.count(warning) == 2
 
 

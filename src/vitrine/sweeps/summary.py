@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +33,8 @@ from vitrine.text import did_you_mean, listed, nearest, one_line, plural, print_
 
 LONGEST = 100  # rows of a table that ends a sweep: more hide what comes before it, and take a second per thousand
 DIVERGED = "diverged; only rerun=true or other code tries them again"
+
+DATA_KEYS = ("data", "data.name", "data.root", "data.targets", "data.multi_label")  # choose images and labels
 
 
 @dataclass(frozen=True)
@@ -266,18 +268,23 @@ def mixed_versions(groups: Iterable[Collection[TrialResult]]) -> str:
 
 
 def mixed_images(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> str:
-    """A warning if finished trials were validated on different images, but for those of other folds; else empty."""
-    found: dict[str, list[Hashable]] = {}
+    """A warning if finished trials were validated on different data, but for those of other folds; else empty.
+
+    Runs of earlier versions do not have the labels, which are compared where they are known.
+    """
+    first: dict[str, dict[str, str]] = {}  # what is known of the data, by fold
+    count = unlike = 0
     for overrides, result in zip(varies, results, strict=True):
-        if result.status == "finished" and result.validation:
-            images = result.validation, *(overrides.get(key) for key in ("data", "data.name", "data.root"))
-            found.setdefault(overrides.get("data.fold", ""), []).append(images)
-    unlike = sum(images != fold[0] for fold in found.values() for images in fold)
+        if result.status == "finished" and any(result.validation):
+            data = dict(zip(("images", "labels"), result.validation, strict=True))
+            data |= {key: overrides.get(key, "") for key in DATA_KEYS}
+            known = first.setdefault(overrides.get("data.fold", ""), {})
+            unlike += any(known.setdefault(name, value) != value for name, value in data.items() if value)
+            count += 1
     if not unlike:
         return ""
-    count = plural(sum(map(len, found.values())), "trial")
     return (
-        f"warning: {unlike} of {count} were validated on other images than the first, "
+        f"warning: {unlike} of {plural(count, 'trial')} were validated on other images or labels than the first, "
         "so the best need not be better than the others"
     )
 

@@ -84,7 +84,7 @@ class TrialResult:
         error: why the trial failed, or where it was pruned or diverged; else empty.
         seconds: training time over all sessions; 0.0 if unknown.
         fingerprint_version: see :mod:`vitrine.sweeps.fingerprint`.
-        validation: identifies the validation images within one data set; empty if unknown.
+        validation: identify the validation images within one data set, and its labels; empty if unknown.
     """
 
     status: str
@@ -92,7 +92,7 @@ class TrialResult:
     error: str = ""
     seconds: float = 0.0
     fingerprint_version: int = VERSION
-    validation: str = ""
+    validation: tuple[str, str] = ("", "")
 
 
 def read_result(folder: Path) -> TrialResult:
@@ -117,11 +117,11 @@ def read_result(folder: Path) -> TrialResult:
     )
 
 
-def _validation_of(known: dict[str, Any]) -> str:
+def _validation_of(known: dict[str, Any]) -> tuple[str, str]:
     """The choice of validation images, and the labels of the split that they are from."""
     splits = known.get("data_fingerprint") or {}
     source = splits.get("val") or splits.get("train") or {}
-    return " ".join(filter(None, [known.get("validation"), source.get("labels")]))
+    return known.get("validation") or "", source.get("labels") or ""
 
 
 def _size_and_speed(known: dict[str, Any]) -> dict[str, float]:
