@@ -40,6 +40,14 @@ def test_nothing_typed_changes_nothing(run):
     assert changes(run) == {}
 
 
+def test_a_sweep_that_is_chosen_starts_from_the_run(run):
+    found = points("train", [f"like={run.path}", "sweep=seeds"], multirun=True)
+    assert [point.varies for point in found] == [{"seed": seed} for seed in "01234"]
+    assert {point.config.optimizer.lr for point in found} == {0.25}
+    (search,) = points("train", [f"like={run.path}", "sweep=optuna/lr_wd"], multirun=True)
+    assert list(search.space) == ["optimizer.lr", "optimizer.weight_decay"]
+
+
 @pytest.mark.whole
 def test_a_new_run_goes_where_new_runs_go_whatever_the_run_names(run, recipe):
     """Others may have made it."""

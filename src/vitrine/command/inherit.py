@@ -101,7 +101,7 @@ def _of_other_choices(
     for entry in files:
         group, section = _group(entry), entry.package or ""
         if section == group and group not in NO_CHOICE:
-            found |= {section} - own_parts
+            found |= {section} & hints(TrainConfig).keys() - own_parts  # sweep= is not of a run
         elif section:
             read = {name: load_file(f"{group}/{name}", loader) for name in sources().choices(group)}
             sets = {f"{group}/{name}": values_in(file, section) for name, file in read.items() if file is not None}
