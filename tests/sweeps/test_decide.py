@@ -377,6 +377,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["model.drop_path=0,0.0"], "model.drop_path=0\n *is given twice; give each configuration once"),
         (["data=mnist", "data.root=a,b"], "data.root=b\n *trains the same as data.root=a; give each"),
         (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
+        (["position=learned,rope", "accept_changed_data=true"], "runs on different data cannot be compared"),
         (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),
     ],
 )

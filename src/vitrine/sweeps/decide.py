@@ -167,13 +167,7 @@ class SeedQueue(TrialQueue):
             if isinstance(config, ConfigError):
                 raise config
             folder = self._folders.find(config.run, varies)
-            self._trials[run] = Trial(
-                number=len(self.sweep.trials),
-                config=config.run,
-                varies=varies,
-                folder=folder,
-                accept_changed_data=config.accept_changed_data,
-            )
+            self._trials[run] = Trial(number=len(self.sweep.trials), config=config.run, varies=varies, folder=folder)
             self._runs[folder] = run
             self.sweep.trials.append(self._trials[run])
         return self._trials[run]
@@ -206,7 +200,8 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     """Plan the decision between ``points``, in the folder where the same command left it. Nothing is written.
 
     Raises:
-        ConfigError: there are not two configurations, or this folder's decision was announced with another plan.
+        ConfigError: there are not two configurations, changed data is accepted, or this folder's decision was announced
+            with another plan.
         RunError: the folder holds another sweep, was written by another version of vitrine, or a link in it leads out
             of it.
     """
@@ -215,6 +210,9 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     if len(points) < 2:
         problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
+    if command.accept_changed_data:
+        problem = "cannot be used with sweep=decide: runs on different data cannot be compared; rerun=true starts over"
+        raise ConfigError([Fault("accept_changed_data", "true", problem)])
     _check_distinct(points)
     _check_images(points)
     own_name = sweep_name(common, keys, command.data.name, DECIDES)
