@@ -133,19 +133,19 @@ def diff(options: argparse.Namespace) -> None:
 
 def show_best(options: argparse.Namespace) -> None:
     """Show the best run and its metrics, test metrics included."""
-    from vitrine.compare.best_run import by_configuration, luck_sentence, otherwise_validated
+    from vitrine.compare.best_run import luck_sentence, runs_by_configuration, validation_warning
 
     found = select(options)
     runs = best_runs(found, options.by, len(found.entries))
     metric = found.column(options.by)
-    configurations = by_configuration(runs, metric)
+    configurations = runs_by_configuration(runs, metric)
     tied = [run for run in runs if run.metrics[metric] == runs[0].metrics[metric]]
     run = next(run for members in configurations for run in members if run in tied)
     metrics = [[name, cell_text(name, value)] for name, value in run.metrics.items()]
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {metric} among {finished}"))
-    if warning := otherwise_validated(found, run, metric):
+    if warning := validation_warning(found, run, metric):
         print(printable(warning))
         return
     if luck := luck_sentence(configurations, run, metric):

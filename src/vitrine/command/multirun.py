@@ -22,7 +22,7 @@ from vitrine.command.overrides import quote
 from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
-from vitrine.command.spelling import key_of, spelled, values_of
+from vitrine.command.spelling import key_of, spelled, spelled_values
 from vitrine.command.user_parts import names_in_values
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
@@ -267,7 +267,7 @@ def _combinations(overrides: Sequence[Override]) -> Iterator[tuple[list[str], di
     swept = set()
     for override in overrides:
         key = key_of(override)
-        values[key] = values_of(override)
+        values[key] = spelled_values(override)
         if override.is_sweep_override():
             swept.add(key)
     for combination in product(*values.values()):

@@ -19,7 +19,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from vitrine.command.overrides import check_overrides, quote
-from vitrine.command.spelling import values_of
+from vitrine.command.spelling import spelled_values
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
 from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
@@ -103,7 +103,7 @@ def space_of(
             space |= read
             found += faulty
         elif override.is_discrete_sweep():
-            space[override.key_or_group] = tuple(dict.fromkeys(text.strip("'") for text in values_of(override)))
+            space[override.key_or_group] = tuple(dict.fromkeys(text.strip("'") for text in spelled_values(override)))
     return space, found or search_faults(sweep, space)
 
 

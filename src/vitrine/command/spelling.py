@@ -27,7 +27,7 @@ def _plain_key(key: str) -> str:
     return name if forces_nothing or is_option(name) else key
 
 
-def values_of(override: Override) -> list[str]:
+def spelled_values(override: Override) -> list[str]:
     """Return the value of an override, or each of them where it lists several.
 
     Steps of a range add up to numbers such as 0.30000000000000004, which are rounded to twelve digits, and one step too
@@ -45,7 +45,7 @@ def values_of(override: Override) -> list[str]:
 
 def spelled(override: Override) -> str:
     """Return an override with a single value."""
-    return f"{key_of(override)}={values_of(override)[0]}"
+    return f"{key_of(override)}={spelled_values(override)[0]}"
 
 
 def respelled(text: str) -> str:

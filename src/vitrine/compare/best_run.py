@@ -12,7 +12,7 @@ from vitrine.runs.registry import RunEntry, RunList
 from vitrine.text import plural
 
 
-def by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
+def runs_by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
     """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
     configurations: dict[str, list[RunEntry]] = {}
     for run in runs:
@@ -24,7 +24,7 @@ def by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntr
     )
 
 
-def otherwise_validated(found: RunList, best: RunEntry, metric: str) -> str:
+def validation_warning(found: RunList, best: RunEntry, metric: str) -> str:
     """Return a warning if other runs were validated on other images, so that the best need not be better; else ""."""
 
     def images(run: RunEntry) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of, is_named, read_sweep
+from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of, is_same_sweep, read_sweep
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import listed, plural
 
@@ -216,7 +216,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     _check_distinct(points)
     _check_images(points)
     own_name = sweep_name(common, keys, command.data.name, DECIDES)
-    is_same = partial(is_named, own_name, keys=keys, data=command.data.name, decides=True)
+    is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name, decides=True)
     folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
     decision = _new_decision(points)
     if known:

@@ -112,7 +112,7 @@ class Sweep:
         command: TrainCommand = points[0].config
         common, keys = points[0].shared, list(points[0].varies)
         own_name = sweep_name(common, keys, command.data.name)
-        is_same = partial(is_named, own_name, keys=keys, data=command.data.name)
+        is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name)
         folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
         if (known and not is_same(known)) or (folder / "study.journal").exists():
             owner = known.get("own_name") or "a search"
@@ -294,7 +294,9 @@ def folder_of(point: Point, own_name: str, is_same: Callable[[Path], bool]) -> t
     return folder, check_folder(folder)
 
 
-def is_named(name: str, known: Mapping[str, Any], keys: Sequence[str], data: str, *, decides: bool = False) -> bool:
+def is_same_sweep(
+    name: str, known: Mapping[str, Any], keys: Sequence[str], data: str, *, decides: bool = False
+) -> bool:
     """Whether a sweep.json is of the sweep ``name`` over ``keys``, whose overrides may have been spelled otherwise."""
     given = known.get("own_name", name)
     if given == name:
