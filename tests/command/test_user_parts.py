@@ -87,7 +87,10 @@ def test_edited_code_is_another_trial(lab):
         return fingerprint(compose([f"position={LAB}.fourier.Fourier"]))
 
     before, learned = identity(), fingerprint(compose(["position=learned"]))
-    (lab / LAB / "layers.py").write_text((lab / LAB / "layers.py").read_text() + "# edited\n")
+    text = (lab / LAB / "layers.py").read_text()
+    (lab / LAB / "layers.py").write_text(f"{text}# edited\n")
+    assert identity() == before
+    (lab / LAB / "layers.py").write_text(text.replace("0, 1", "0, 2"))
     assert identity() != before
     assert fingerprint(compose(["position=learned"])) == learned
 

@@ -24,7 +24,7 @@ from vitrine.config.parts import (
 )
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import from_plain, omitted_value, to_plain
-from vitrine.config.source_code import code_hash, sources
+from vitrine.config.source_code import code_hash, source_hash, sources, text_hash
 from vitrine.errors import RunError, VitrineError
 
 COUNT = itertools.count()
@@ -232,8 +232,28 @@ def test_edited_source_has_another_hash_also_where_it_is_imported_from(lab, tmp_
     before = code_hash(f"{lab}.fourier.Fourier")
     assert code_hash(f"{lab}.fourier.Fourier") == before
     layers = tmp_path / lab / "layers.py"
-    layers.write_text(layers.read_text() + "# edited\n")
+    layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
     assert code_hash(f"{lab}.fourier.Fourier") != before
+
+
+@pytest.mark.parametrize(
+    ("edited", "same"),
+    [
+        ("# new\ndef f(x):  # of x\n\n    return {'a': x, **x}\n", True),
+        ('"""New."""\n\ndef f(x):\n    """Of x."""\n    return {"a": x, **x}\n', True),
+        ('def f(x): return dict({"a": x, **x})\n', False),
+        ('def f(x): return {"b": x, **x}\n', False),
+        ('def f(x=""): return {"a": x, **x}\n', False),
+    ],
+)
+def test_comments_docstrings_and_formatting_are_not_hashed(edited, same):
+    before = source_hash({"mine.py": 'def f(x): return {"a": x, **x}\n'})
+    assert (source_hash({"mine.py": edited}) == before) is same
+
+
+@pytest.mark.parametrize("text", ["def f(:", "\0", "-" * 100_000 + "1"])
+def test_source_that_python_cannot_parse_is_hashed_as_text(text):
+    assert source_hash({"mine.py": text}) == text_hash({"mine.py": text})
 
 
 def test_an_installed_package_counts_by_its_version():

@@ -7,7 +7,7 @@ from helpers.user_parts import write_package
 
 from vitrine.config.parts import load
 from vitrine.config.schema import TrainConfig
-from vitrine.config.source_code import code_hash
+from vitrine.config.source_code import MAX_COPY, code_hash, sources, text_hash
 from vitrine.errors import RunError
 from vitrine.runs.record import RunRecord
 from vitrine.runs.user_code import edited_parts, store_code, trust_hint
@@ -41,6 +41,26 @@ def test_a_part_whose_hash_is_unknown_counts_as_edited(record, config):
     assert trust_hint(record) == f" trust=[{FOURIER}]"
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_run_that_has_a_hash_of_the_text_is_recognised(record, config, tmp_path, copied):
+    """Earlier versions hashed the text: what became of it counts where the run folder has it."""
+    if copied:
+        store_code(record, config)
+    record.update(parts={FOURIER: text_hash(sources(FOURIER))})
+    assert edited_parts(record, config) == []
+    layers = tmp_path / LAB / "layers.py"
+    layers.write_text(layers.read_text() + "# edited\n")
+    assert edited_parts(record, config) == ([] if copied else [FOURIER])
+    layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
+    assert edited_parts(record, config) == [FOURIER]
+
+
+def test_a_large_file_in_a_run_folder_is_not_read(record, config):
+    store_code(record, config)
+    (record.path / "parts" / LAB / "layers.py").write_text("#" * (MAX_COPY + 1))
+    assert sorted(sources(FOURIER, record.path / "parts")) == [f"{LAB}/__init__.py", f"{LAB}/fourier.py"]
+
+
 def test_earlier_source_gets_the_next_free_number(record, config):
     (record.path / "parts.2").mkdir()
     for _ in range(3):
@@ -56,6 +76,8 @@ def test_source_that_was_edited_after_it_was_imported_is_not_stored(record, conf
     store_code(record, config)
     layers = tmp_path / LAB / "layers.py"
     layers.write_text(layers.read_text() + "# edited\n")
+    store_code(record, config)
+    layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
     with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this process imported it"):
         store_code(record, config)
     load.cache_clear()

@@ -5,12 +5,19 @@ from dataclasses import replace
 import pytest
 from helpers.deciding import THREE, decide
 from helpers.searching import TWO, run, search, train
+from helpers.user_parts import enter_lab
 
 from vitrine.cli.flags import parse_flags
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
+from vitrine.config.parts import names_of
+from vitrine.config.serialize import to_plain
+from vitrine.config.source_code import sources, text_hash
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.user_code import store_code
+from vitrine.sweeps.fingerprint import VERSION, _fingerprint, trial_name
+from vitrine.sweeps.run import run as run_sweep
 from vitrine.sweeps.search_summary import describe_search, print_search
 from vitrine.sweeps.summary import find_sweeps, mixed_images, print_sweep, print_trials
 from vitrine.sweeps.sweep import (
@@ -143,6 +150,28 @@ def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
     print_trials(*find_sweeps(tmp_path / "sweeps"))
     warning = "vitrine: warning: 1 of 2 trials were validated on other images or labels than the first, so"
     assert capsys.readouterr().err.count(warning) == 2
+
+
+def test_edited_source_is_trained_again_and_reported_but_comments_are_no_edit(tmp_path, monkeypatch, capsys):
+    enter_lab(tmp_path, monkeypatch, "lab_of_sweep")
+    part, layers = "lab_of_sweep.fourier.Fourier", tmp_path / "lab_of_sweep" / "layers.py"
+    overrides = ["model=vit_nano", f"position=learned,{part}", "seed=0,1"]
+    for trial in grid(tmp_path, *overrides).trials:
+        train(trial, lambda config: 0.5)
+        hashes = {name: text_hash(sources(name)) for name in names_of(trial.config)}  # as of an earlier version
+        record, identity = RunRecord(trial.folder), _fingerprint(to_plain(trial.config), hashes)
+        store_code(record, trial.config)
+        record.update(parts=hashes, fingerprint=identity, fingerprint_version=VERSION)
+        trial.folder.rename(trial.folder.with_name(trial_name(trial.varies, identity)))
+    monkeypatch.setattr("vitrine.sweeps.run.run_trial", lambda trial, **options: TrialResult("failed", error="no"))
+    layers.write_text(f"# the same code\n{layers.read_text()}")
+    made = [f"paths.output_dir={tmp_path}", *overrides]
+    assert run_sweep(points("train", made, multirun=True), "basic") == 0
+    assert "other source" not in capsys.readouterr().err
+    layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
+    assert run_sweep(points("train", made, multirun=True), "basic") == 2
+    line = f"vitrine: 2 finished trials are of other source of {part} and are trained again; what was trained stays"
+    assert capsys.readouterr().err.startswith(line)
 
 
 def test_a_search_over_different_validation_splits_warns_of_its_best(tmp_path, capsys):

@@ -7,10 +7,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from typing import Any
+
+MAX_COPY = 1024**2  # bytes of a source file in a run folder
 
 
 @contextmanager
@@ -34,14 +37,18 @@ def stay_importable(name: str) -> None:
     sys.path += [str(root) for root in roots if str(root) not in sys.path]  # behind installed packages
 
 
-def sources(name: str) -> dict[str, str]:
+def sources(name: str, copy: Path | None = None) -> dict[str, str]:
     """Return the source of the part ``name``: text by path relative to the folder that it is imported from.
 
     That is its module, the packages around it, and what these import from the same folder, followed without importing
     anything. A package without ``__init__.py`` can be in several folders; all of them are searched. Empty for a part of
     an installed package, whose version stands for its source.
+
+    Args:
+        name: the part's dotted name.
+        copy: read the copy in this folder, which anyone may have written; files larger than ``MAX_COPY`` are left out.
     """
-    roots, _ = _roots(name.partition(".")[0])
+    roots = _roots(name.partition(".")[0])[0] if copy is None else [copy]
     found: dict[str, str] = {}
     waiting = [name]
     while waiting:
@@ -49,7 +56,7 @@ def sources(name: str) -> dict[str, str]:
         for count in range(1, len(names) + 1):
             module = ".".join(names[:count])
             files = ((root, path) for root in roots for path in _module_files(root, module))
-            root, path = next((pair for pair in files if pair[1].is_file()), (None, None))
+            root, path = next((pair for pair in files if _is_read(pair[1], copy)), (None, None))
             if root and path and (relative := path.relative_to(root).as_posix()) not in found:
                 found[relative] = path.read_text(encoding="utf-8", errors="replace")
                 package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -59,14 +66,23 @@ def sources(name: str) -> dict[str, str]:
 
 def code_hash(name: str) -> str:
     """Return a hash of the source of the part ``name``, or the version of the installed package that it is in."""
-    found = sources(name)
-    if found:
-        return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+    if found := sources(name):
+        return source_hash(found)
     top = name.partition(".")[0]
     try:
         return f"{top} {version(top)}"
     except PackageNotFoundError:  # a package can be imported under another name than it is installed by: PIL, pillow
         return ", ".join(f"{name} {version(name)}" for name in _distributions().get(top, [])) or top
+
+
+def source_hash(found: Mapping[str, str]) -> str:
+    """Return a hash of what :func:`sources` found, in which comments, docstrings and formatting do not count."""
+    return text_hash({path: _syntax(text) for path, text in found.items()})
+
+
+def text_hash(found: Mapping[str, str]) -> str:
+    """Return the hash of a text by path, as run.json had it of a part's source in earlier versions."""
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
 def lacks_source(name: str, module: str) -> bool:
@@ -85,8 +101,8 @@ def remember_sources(name: str) -> None:
 
 
 def edited_since_import(name: str) -> list[str]:
-    """Return the files of the part ``name`` that were edited after this process imported them."""
-    return [path for path, text in sources(name).items() if _imported.get(path, text) != text]
+    """Return the files of the part ``name`` whose code was edited after this process imported them."""
+    return [path for path, text in sources(name).items() if _syntax(_imported.get(path, text)) != _syntax(text)]
 
 
 _imported: dict[str, str] = {}  # source by path, as sources() returns it
@@ -132,11 +148,39 @@ def _module_files(root: Path, module: str) -> Iterator[Path]:
     yield path.with_name(f"{path.name}.py")
 
 
+def _is_read(path: Path, copy: Path | None) -> bool:
+    return path.is_file() and (copy is None or path.stat().st_size <= MAX_COPY)
+
+
+@lru_cache(1000)
+def _syntax(text: str) -> str:
+    """The syntax tree of a source without docstrings, as text; the source itself if Python cannot parse it."""
+    try:
+        return _dump(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+
+
+def _dump(node: Any) -> str:
+    """A syntax tree as text, the same in every version of Python, unlike that of :func:`ast.dump`."""
+    if isinstance(node, list):
+        return f"[{','.join(_dump(inner) for inner in node if not _is_docstring(inner))}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    given = {name: value for name, value in ast.iter_fields(node) if name != "kind" and value not in (None, [])}
+    return f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in given.items())})"
+
+
+def _is_docstring(node: Any) -> bool:
+    """Whether a statement is nothing but a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def _imports(text: str, package: str) -> Iterator[str]:
     """Every module that a source may import, by full name; ``package`` is the one it is in."""
     try:
         tree = ast.parse(text)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -8,7 +8,7 @@ from typing import Any
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.keys import facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
-from vitrine.config.source_code import code_hash, edited_since_import, sources
+from vitrine.config.source_code import code_hash, edited_since_import, source_hash, sources, text_hash
 from vitrine.errors import RunError
 from vitrine.redact import redact
 from vitrine.runs.record import RunRecord
@@ -72,9 +72,25 @@ def refuse_edited_model(record: RunRecord, model: ViTConfig) -> None:
 
 def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:
     """Those of ``names`` whose source is not what run.json has the hash of."""
-    stored = record.facts.get("parts")
-    known = stored if isinstance(stored, dict) else {}
+    known = code_hashes(record)
     return [name for name in sorted(names) if code_hash(name) != known.get(name)]
+
+
+def code_hashes(record: RunRecord) -> dict[str, str]:
+    """Return the hashes in run.json of the source of a run's own parts, by their names, as this version computes them.
+
+    Earlier versions hashed the text of the source, comments included. Such a hash is replaced where that text is still
+    there: in the run folder, or where the part is imported from.
+    """
+    stored = record.facts.get("parts")
+    return {name: _renewed(record, name, code) for name, code in stored.items()} if isinstance(stored, dict) else {}
+
+
+def _renewed(record: RunRecord, name: str, code: str) -> str:
+    for copy in (record.path / FOLDER, None) if is_dotted(name) else ():
+        if (found := sources(name, copy)) and text_hash(found) == code:
+            return source_hash(found)
+    return code
 
 
 def trust_hint(record: RunRecord) -> str:

@@ -14,7 +14,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.record import INNER
+from vitrine.runs.user_code import code_hashes
 from vitrine.text import listed
 
 # 1 hashed every key, defaults included, and was not written to run.json. Since 3, initial weights follow from the seed
@@ -45,8 +48,7 @@ def fingerprint(config: TrainConfig) -> str:
 
     The source of a user's parts is hashed too, so that edited code makes another trial.
     """
-    parts = [part for part in parts_of(config) if _affects_result(part.key, config.data.name)]
-    return _fingerprint(to_plain(config), {part.name: code_hash(part.name) for part in parts})
+    return _fingerprint(to_plain(config), _sources(config))
 
 
 def recorded_fingerprint(record: RunRecord) -> str:
@@ -56,8 +58,23 @@ def recorded_fingerprint(record: RunRecord) -> str:
         RunError: the folder is damaged.
     """
     facts = record.facts
-    known: str | None = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
+    is_current = facts.get("fingerprint_version") == VERSION and facts.get("parts", {}) == code_hashes(record)
+    known: str | None = facts.get("fingerprint") if is_current else None
     return known or _fingerprint(record.config, _stored_sources(record))
+
+
+def trained_with_other_source(sweep: Path, configs: Iterable[TrainConfig]) -> dict[str, int]:
+    """Return the number of finished trials of ``configs`` that other source of a user's part trained, by its name."""
+    wanted = {_fingerprint(to_plain(config), {}): code for config in configs if (code := _sources(config))}
+    found = set()
+    for path in sorted(sweep.glob("[!.]*/run.json")) if wanted else ():
+        record = RunRecord(path.parent)
+        with suppress(RunError):  # a damaged folder
+            if record.facts.get("status") == "finished":
+                identity, stored = _fingerprint(record.config, {}), _stored_sources(record)
+                code = wanted.get(identity, {})
+                found |= {(name, identity) for name in code if code[name] != stored.get(name)}
+    return Counter(name for name, _ in sorted(found))
 
 
 def record_facts(config: TrainConfig) -> dict[str, Any]:
@@ -192,15 +209,21 @@ def _rounded(value: Any, varies: str) -> Any:
     return float(f"{value:.12g}") if isinstance(value, float) and f"={value}" in varies else value
 
 
+def _sources(config: TrainConfig) -> dict[str, str]:
+    """Return the hashes of the source of the parts that affect the result, by their names."""
+    parts = [part for part in parts_of(config) if _affects_result(part.key, config.data.name)]
+    return {part.name: code_hash(part.name) for part in parts}
+
+
 def _stored_sources(record: RunRecord) -> dict[str, str]:
     """Return the hashes in run.json of the parts that affect the result, by the names that the configuration has."""
-    values, stored = flatten(record.config), record.facts.get("parts")
+    values, stored = flatten(record.config), code_hashes(record)
     named: list[object] = []
     for key in part_keys().values():
         if _affects_result(key, values.get("data.name", "")):
             value = values.get(key)
             named += value if isinstance(value, list) else [value]
-    return {name: code for name, code in stored.items() if name in named} if isinstance(stored, Mapping) else {}
+    return {name: code for name, code in stored.items() if name in named}
 
 
 def _sections_on(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from vitrine.runs import provenance
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE
 from vitrine.sweeps.divergence import forget_outdated
+from vitrine.sweeps.fingerprint import trained_with_other_source
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.max_time import time_is_short
 from vitrine.sweeps.progress import SweepProgress
@@ -25,6 +26,7 @@ from vitrine.sweeps.queue import GridQueue, TrialQueue
 from vitrine.sweeps.summary import print_sweep
 from vitrine.sweeps.sweep import Sweep
 from vitrine.sweeps.trial import Trial, TrialResult, run_trial, run_trials_of_rank_0
+from vitrine.text import plural, report
 
 Launcher = Callable[[TrialQueue], None]
 
@@ -64,6 +66,10 @@ def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
         results = sweep.results()
     left = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status not in DONE]
     configs = [trial.config for trial in left]
+    for part, count in trained_with_other_source(sweep.folder, configs).items():
+        are = "is" if count == 1 else "are"
+        stay = "what was trained stays, with its source in parts/"
+        report(f"{plural(count, 'finished trial')} {are} of other source of {part} and {are} trained again; {stay}")
     name = launcher if left else "basic"
     launch = _prepare_launcher(name, points[0].config.launcher, configs, sweep.folder, ranks)
     queue = GridQueue(left, force=points[0].config.force)
