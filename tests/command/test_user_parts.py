@@ -8,6 +8,7 @@ from helpers.user_parts import enter_lab, imported
 
 from vitrine import compose
 from vitrine.command.compose import points
+from vitrine.command.multirun import varying_keys
 from vitrine.command.sources import Sources, composing
 from vitrine.command.user_parts import for_hydra, without_replaced
 from vitrine.config.serialize import to_plain
@@ -24,6 +25,9 @@ pictures.config = shapes.config
 class Pictures:
     config = shapes.config
     def __call__(self, root): ...
+class Strip:
+    def __init__(self, size): ...
+class Spot(Strip): ...
 """
 
 
@@ -73,13 +77,59 @@ def test_options_are_given_one_by_one_or_as_a_mapping():
     assert compose([part, "model.position_options={bands:4}"]) == compose([part, "model.position_options.bands=4"])
     (fault,) = faults("optimizer.options={eps:1e-6}")
     assert (fault.key, fault.given) == ("optimizer.options.eps", "1e-06")
-    assert fault.problem == "is an option of a part of your own; optimizer.name=adamw takes none"
+    taken = "is an option of a part of your own; optimizer.name=adamw takes none"
+    assert fault.problem == f"{taken}; a YAML file can choose a part with its options (docs/own_parts.md)"
 
 
 def test_choices_and_parts_are_swept_together():
     made = points("train", [f"position=learned,{LAB}.fourier.Fourier", "seed=0,1"], multirun=True)
     assert [point.config.model.position for point in made] == ["learned"] * 2 + [f"{LAB}.fourier.Fourier"] * 2
     assert made[2].varies == {"position": f"{LAB}.fourier.Fourier", "seed": "0"}
+
+
+def test_an_option_is_given_to_the_parts_that_take_it():
+    mine, bands = f"{LAB}.fourier.Fourier", "model.position_options.bands"
+    made = points("train", [f"position=learned,{mine}", f"{bands}=8,9", "depth=2", "seed=0"], multirun=True)
+    assert [point.varies for point in made] == [
+        {"position": "learned"},
+        {"position": mine, bands: "8"},
+        {"position": mine, bands: "9"},
+    ]
+    assert [point.config.model.position_options for point in made] == [{}, {"bands": 8}, {"bands": 9}]
+    assert [point.shared for point in made] == [["depth='2'", "seed=0"]] * 3
+    assert varying_keys(made) == ["position", bands]
+
+
+@pytest.mark.parametrize(
+    ("position", "option", "problem"),
+    [
+        ("learned,rope", "bands", "is an option of a part of your own"),
+        (f"none,{LAB}.fourier.Fourier", "band", "is not an option of .* has bands, scale"),
+    ],
+)
+def test_an_option_that_no_part_takes_is_refused(position, option, problem):
+    with pytest.raises(ConfigError, match=problem):
+        points("train", [f"position={position}", f"model.position_options.{option}=8"], multirun=True)
+
+
+def test_a_part_of_a_recipe_is_replaced_with_its_options(lab):
+    (lab / "given" / "experiment").mkdir(parents=True)
+    mine, other = f"{LAB}.data.Strip", f"{LAB}.data.Spot"
+    values = {
+        "model": {"position": f"{LAB}.fourier.Fourier", "position_options": {"bands": 4}},
+        "augment": {"parts": [mine, other], "parts_options": {"Strip": {"size": 2}, "Spot": {"size": 3}}},
+    }
+    recipe = "# @package _global_\n" + yaml.safe_dump(values)
+    (lab / "given" / "experiment" / "full.yaml").write_text(recipe)
+    with composing(Sources.choose(str(lab / "given"))):
+        typed = [f"augment.parts=[{other},{mine}],[{mine}],[]", "augment.parts_options.Strip.size=5"]
+        made = points("train", ["experiment=full", "model.position=learned", *typed], multirun=True)
+    assert [point.config.augment.parts_options for point in made] == [
+        {"Strip": {"size": 5}, "Spot": {"size": 3}},
+        {"Strip": {"size": 5}},
+        {},
+    ]
+    assert made[0].config.model.position_options == {}
 
 
 def test_edited_code_is_another_trial(lab):

@@ -23,7 +23,14 @@ from vitrine.command.overrides import quote, type_name
 from vitrine.command.plain_values import is_among, later_keys, referred, values_of, with_values
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import composing, from_files, primary_config, sources
-from vitrine.command.user_parts import complete_data, for_hydra, keys_of_vits, names_part, untrusted
+from vitrine.command.user_parts import (
+    complete_data,
+    for_hydra,
+    keys_of_vits,
+    names_part,
+    untrusted,
+    without_replaced_options,
+)
 from vitrine.config import TrainConfig
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind, optional_section
@@ -218,7 +225,10 @@ class Composer:
         return [*faults(config), *(predict_faults(config) if isinstance(config, PredictConfig) else ())]
 
     def _with_overrides(self, base: DictConfig, values: Sequence[Override]) -> tuple[DictConfig, list[Fault]]:
-        """Set values in a copy of ``base``; those inside sections that are off are returned as faults."""
+        """Set values in a copy of ``base``; those inside sections that are off are returned as faults.
+
+        Where they replace parts of the user's, the options that ``base`` has for these go, too.
+        """
         config, found = deepcopy(base), []
         sections = [self.section(override.input_line or "") for override in values]
         outside = [override for override, section in zip(values, sections, strict=True) if not section]
@@ -232,7 +242,8 @@ class Composer:
                 found.append(section_is_off(override.input_line or "", section))
             elif section:
                 self.loader._apply_overrides_to_config([override], config)  # type: ignore[attr-defined]
-        return config, found
+        kept = without_replaced_options(base, config) if self.command == "train" else None
+        return (config, found) if kept is None else self._with_overrides(kept, values)
 
     def _base(self, choices: tuple[str, ...]) -> DictConfig:
         """Return the configuration of these choices from groups."""

@@ -1,7 +1,7 @@
 """Which configurations a command line asks for: a single run, every combination of values, or the start of a search."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -23,7 +23,7 @@ from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
 from vitrine.command.spelling import key_of, spelled, spelled_values
-from vitrine.command.user_parts import names_in_values
+from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
 from vitrine.config.parts import refusal
 from vitrine.config.sweep import READ_BY, SweepConfig
@@ -36,6 +36,8 @@ SEVERAL_OF_PREDICT = {
     "run": "run=[RUN,RUN] averages several runs",
     "input": "name a folder, a pattern ('DIR/*.png') or a CSV file; quote a name with commas: 'input=\"a,b\"'",
 }
+
+Made = tuple[list[str], dict[str, str], Any]  # all overrides of a run, those that vary, and its configuration
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Point:
     def shared(self) -> list[str]:
         """The overrides that it shares with the other runs of its multirun."""
         return [override for override in self.overrides if override.partition("=")[0] not in self.varies]
+
+
+def varying_keys(points: Iterable[Point]) -> list[str]:
+    """Return the keys or groups that vary between the runs of a multirun; not every run has each of them."""
+    return list(dict.fromkeys(key for point in points for key in point.varies))
 
 
 def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
@@ -139,17 +146,50 @@ def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault])
         given = " ".join(override.input_line or "" for override in swept)
         found.append(Fault(given, "", f"are {count:,} combinations; {TOO_MANY}"))
         return points
-    for chosen, varies in _combinations(overrides):
-        quoted = quote(chosen)
-        config = composer.checked(quoted)
+    made = [(chosen, varies, composer.checked(quote(chosen))) for chosen, varies in _combinations(overrides)]
+    for chosen, varies, config in _without_idle_options(composer, overrides, made):
         if isinstance(config, ConfigError):
             found += config.faults
         else:
-            points.append(Point(config, quoted, varies))
+            points.append(Point(config, quote(chosen), varies))
     typed = {override.key_or_group: value_text(override) for override in overrides}
     found += idle_keys(typed, [point.config for point in points])
     found += overwritten_choices(composer, [(point.overrides, point.config) for point in points])
     return points
+
+
+def _without_idle_options(composer: Composer, overrides: Sequence[Override], made: Sequence[Made]) -> Iterable[Made]:
+    """Return the runs, each without the options of parts that its own part does not take, if that of another run does.
+
+    Such an option varies, then: ``position=sincos2d,my_lab.Mine model.position_options.a=3`` gives it to Mine alone.
+    """
+    typed = {key_of(override): [*_options(override)] for override in overrides}
+    typed = {key: options for key, options in typed.items() if options}
+    untaken = [{key for key, options in typed.items() if _is_untaken(options, config)} for *_, config in made]
+    if not any(untaken) or not (partly := set[str]().union(*untaken) - untaken[0].intersection(*untaken)):
+        return made
+    found: dict[tuple[str, ...], Made] = {}
+    for (chosen, varies, config), idle in zip(made, untaken, strict=True):
+        given = {key: text for text in chosen if (key := text.partition("=")[0]) not in idle & partly}
+        own = {key: _unquoted(text.partition("=")[2]) for key, text in given.items() if key in {*varies, *partly}}
+        kept = list(given.values())
+        found.setdefault(tuple(kept), (kept, own, composer.checked(quote(kept)) if idle & partly else config))
+    return found.values()
+
+
+def _options(override: Override) -> Iterator[str]:
+    """Yield the options of parts that an override sets, by their keys."""
+    key, value = override.key_or_group, override.value()
+    if is_option(key):
+        yield key
+    elif key in options_keys() and isinstance(value, dict):
+        yield from (f"{key}.{name}" for name in value)
+
+
+def _is_untaken(options: Sequence[str], config: Any) -> bool:
+    """Whether a run is refused for each of ``options``, by their keys."""
+    faulty = [fault.key for fault in config.faults if is_option(fault.key)] if isinstance(config, ConfigError) else []
+    return all(any(f"{option}.".startswith(f"{key}.") for key in faulty) for option in options)
 
 
 def _composed(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> DictConfig | None:

@@ -6,10 +6,11 @@ before Hydra sees it. What a dotted name is, and how it is imported, is in confi
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from vitrine.config.keys import leaves
 from vitrine.config.model import OF_ANY_MODEL
@@ -74,6 +75,33 @@ def without_replaced(values: Mapping[str, Any], overrides: Iterable[str]) -> dic
             if group in NO_CHOICE and is_dotted(given):
                 kept.pop(section, None)
     return kept
+
+
+def without_replaced_options(base: DictConfig, config: DictConfig) -> DictConfig | None:
+    """Return ``base``, of files, without the options of its user's parts that are not in ``config`` any more.
+
+    ``None`` if there are none. Options without a part in ``base`` stay: they may be meant for one that is typed.
+    """
+    gone = []
+    for key, options in zip(part_keys().values(), options_keys(), strict=True):
+        if given := OmegaConf.select(base, options):
+            before, now = OmegaConf.select(base, key), OmegaConf.select(config, key)
+            if OmegaConf.is_list(before):
+                replaced = {*_class_names(before)} - {*_class_names(now or ())}
+                gone += [(options, name) for name in given if name in replaced]
+            elif is_dotted(before) and before != now:
+                gone += [(options, name) for name in given]
+    if not gone:
+        return None
+    kept = deepcopy(base)
+    with open_dict(kept):
+        for options, name in gone:
+            del OmegaConf.select(kept, options)[name]
+    return kept
+
+
+def _class_names(parts: Iterable[Any]) -> Iterator[str]:
+    return (str(name).rpartition(".")[2] for name in parts)
 
 
 def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[[str], bool]) -> dict[str, str]:

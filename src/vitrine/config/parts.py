@@ -32,6 +32,7 @@ from vitrine.text import nearest
 
 TRUST_ALL: Collection[str] = frozenset({"*"})  # for code that reads a configuration and builds nothing
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+IN_A_FILE = "a YAML file can choose a part with its options (docs/own_parts.md)"
 PREFIX = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -387,7 +388,7 @@ def _stray_faults(config: Any, prefix: str) -> Iterator[Fault]:
         classes = [name.rpartition(".")[2] for name in names]
         for option, given in options.items() if not is_dotted(value) else ():
             if not isinstance(value, list):
-                problem = f"is an option of a part of your own; {key}={value} takes none"
+                problem = f"is an option of a part of your own; {key}={value} takes none; {IN_A_FILE}"
                 yield Fault(f"{options_key}.{option}", str(given), problem)
             elif option not in classes:
                 yield Fault(f"{options_key}.{option}", str(given), f"{key} names no part {option}")

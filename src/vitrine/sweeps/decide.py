@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.command.compose import Point, Variants
+from vitrine.command.multirun import varying_keys
 from vitrine.compare.caveats import best_epoch_caveat
 from vitrine.compare.load import parse_overrides
 from vitrine.compare.metric import Metric
@@ -206,7 +207,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
             of it.
     """
     command: TrainCommand = points[0].config
-    common, keys = points[0].shared, list(points[0].varies)
+    common, keys = points[0].shared, varying_keys(points)
     if len(points) < 2:
         problem = "needs at least two configurations: the baseline, and others, such as position=learned,rope"
         raise ConfigError([Fault("sweep.method", str(command.sweep.method), problem)])
