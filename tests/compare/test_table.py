@@ -142,6 +142,25 @@ def test_runs_of_one_source_are_a_row_whichever_version_hashed_it(tmp_path, writ
     assert table_of(tmp_path).columns == []
 
 
+def test_cells_about_parts_that_a_run_does_not_have_are_dashes(tmp_path, write_run):
+    part = "my_lab.Fourier"
+    for bands, source, augment in ((None, "", {}), (4, "0", {}), (8, "0", {"p": 0.1}), (8, "1", {"p": 0.2})):
+        model = {"position": part, "position_options": {"bands": bands}} if source else {}
+        record = RunRecord(write_run(tmp_path, model=model, facts={"parts": {part: source} if source else {}}))
+        config = record.config
+        config["augment"] |= {"parts": ["my_lab.Mix"], "parts_options": {"Mix": augment}} if augment else {}
+        record.write_config(config)
+    rows = table_of(tmp_path).rows
+    names = ["model.position", "model.position_options.bands", f"source of {part}", "augment.parts_options.Mix.p"]
+    assert [[row.values[name] for name in names] for row in rows] == [
+        ["sincos2d", "-", "-", "-"],
+        [part, "4", "0", "-"],
+        [part, "8", "0", "0.1"],
+        [part, "8", "1", "0.2"],
+    ]
+    assert (rows[0].label, rows[0].short_label) == ("augment.parts=[], model.position=sincos2d", "[] · sincos2d")
+
+
 def test_launcher_settings_make_no_column(tmp_path, write_run):
     for seed, launcher in enumerate(("process", "slurm")):
         sweep = (

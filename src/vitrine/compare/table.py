@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from vitrine.command.user_parts import options_keys, part_keys
 from vitrine.compare.folds import Fold, overlap_of
 from vitrine.compare.load import RunResult, as_typed
+from vitrine.config.parts import is_dotted
 from vitrine.config.serialize import omitted_value
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
@@ -40,7 +42,7 @@ class ConfigurationRow:
     @property
     def short_label(self) -> str:
         """The values without the names of their columns: ``rope · 2``."""
-        return " · ".join(self.values.values()) if len(self.values) > 1 else self.label
+        return " · ".join(_applicable(self.values).values()) if len(self.values) > 1 else self.label
 
     @property
     def seeds(self) -> int:
@@ -159,7 +161,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
     if all(isinstance(run.repetition, Fold) for run in runs):
         known -= {"data.val_seed"}  # another division into folds repeats the cross-validation
     values = {run.name: {key: _value(run, key) for key in known} for run in runs}
-    differing = {key for key in known if len({row[key] for row in values.values()} - {UNKNOWN}) > 1}
+    differing = {key for key in known if len({row[key] for row in values.values()} - {UNKNOWN, ABSENT}) > 1}
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         groups.setdefault(json.dumps([values[run.name][key] for key in sorted(differing)]), []).append(run)
@@ -181,6 +183,8 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
 _LONG_NUMBER = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?")
 UNKNOWN = "unknown"  # the run's version of vitrine had no such key, or the key has no effect on that run
 
+ABSENT = "-"  # the run does not have the user's part that the key is about
+
 
 @cache
 def distinguishes(key: str, data: str) -> bool:
@@ -199,19 +203,38 @@ def _part_sources(run: RunResult) -> dict[str, str]:
     sources = run.facts.get("parts")
     if not isinstance(sources, dict):
         return {}
-    values = [value for key, value in run.config.items() if distinguishes(key, run.data)]
-    named = {str(name) for value in values for name in (value if isinstance(value, list) else [value])}
+    named = _names(run)
     return {f"{SOURCE}{name}": str(source)[:8] for name, source in sources.items() if name in named}
 
 
+def _names(run: RunResult) -> set[str]:
+    """Each value that distinguishes a run's configuration, those in lists included; the user's parts are among them."""
+    values = [value for key, value in run.config.items() if distinguishes(key, run.data)]
+    return {str(name) for value in values for name in (value if isinstance(value, list) else [value])}
+
+
+def _lacks_part_of(run: RunResult, key: str) -> bool:
+    """Whether ``key`` is an option of a user's part that the run does not have."""
+    for part, options in zip(part_keys().values(), options_keys(), strict=True):
+        if key.startswith(f"{options}."):
+            chosen, own = run.config.get(part), key.removeprefix(f"{options}.").partition(".")[0]
+            if isinstance(chosen, list):
+                return own not in {str(name).rpartition(".")[2] for name in chosen}
+            return not is_dotted(chosen)
+    return False
+
+
 def _value(run: RunResult, key: str) -> str:
-    """A run's value as users type it; ``null`` for a key of a section that is off."""
+    """A run's value as users type it; ``null`` for a key of a section that is off, ``-`` for one of an absent part."""
     if key.startswith(SOURCE):
-        return _part_sources(run).get(key, UNKNOWN)
+        absent = UNKNOWN if key.removeprefix(SOURCE) in _names(run) else ABSENT
+        return _part_sources(run).get(key, absent)
     if not distinguishes(key, run.data):  # such as the folder of MNIST, beside runs on image folders
         return UNKNOWN
     if key in run.config:
         return as_typed(run.config[key])
+    if _lacks_part_of(run, key):
+        return ABSENT
     if (omitted := omitted_value(key)) is not None:
         return as_typed(omitted)
     if any(known.startswith(f"{key}.") for known in run.config):
@@ -291,7 +314,12 @@ def _label(values: Mapping[str, str]) -> str:
         ((name, value),) = values.items()
         is_name = value[:1].isalpha() and value not in ("null", "true", "false") and not name.startswith(SOURCE)
         return value if is_name else f"{name}={value}"
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    return ", ".join(f"{name}={value}" for name, value in _applicable(values).items())
+
+
+def _applicable(values: Mapping[str, str]) -> Mapping[str, str]:
+    """The values of a row without those about parts that it does not have, unless there are no others."""
+    return {name: value for name, value in values.items() if value != ABSENT} or values
 
 
 def _matches(name: str, row: ConfigurationRow) -> bool:
