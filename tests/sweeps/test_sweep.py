@@ -152,6 +152,17 @@ def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
     assert capsys.readouterr().err.count(warning) == 2
 
 
+def test_a_sweep_of_a_part_with_an_option_is_the_same_beside_a_choice_that_takes_none(tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "lab_of_sweep")
+    fourier, option = "lab_of_sweep.fourier.Fourier", "model.position_options.bands=8"
+    alone = grid(tmp_path, "model=vit_nano", f"position={fourier},lab_of_sweep.fourier.Halved", option)
+    beside = grid(tmp_path, "model=vit_nano", f"position=learned,{fourier}", option)
+    assert beside.folder == alone.folder
+    assert beside.keys == ["position", "model.position_options.bands"]
+    assert option in alone.common
+    assert option not in beside.common
+
+
 def test_edited_source_is_trained_again_and_reported_but_comments_are_no_edit(tmp_path, monkeypatch, capsys):
     enter_lab(tmp_path, monkeypatch, "lab_of_sweep")
     part, layers = "lab_of_sweep.fourier.Fourier", tmp_path / "lab_of_sweep" / "layers.py"

@@ -71,6 +71,20 @@ def varying_keys(points: Iterable[Point]) -> list[str]:
     return list(dict.fromkeys(key for point in points for key in point.varies))
 
 
+def name_of_sweep(points: Sequence[Point]) -> tuple[list[str], list[str]]:
+    """Return the fixed overrides and varying keys that name a sweep, whichever values its command lists.
+
+    An option with one value is fixed, also where some of the parts that are listed do not take it.
+    """
+    keys, fixed = varying_keys(points), points[0].shared
+    for key in [key for key in keys if any(key not in point.varies for point in points)]:
+        texts = {text for point in points for text in point.overrides if text.startswith(f"{key}=")}
+        if len(texts) == 1:
+            keys.remove(key)
+            fixed += texts
+    return fixed, keys
+
+
 def single_run(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
     """Return the run, as a list of at most one; its faults are added to ``found``."""
     swept = [override for override in overrides if override.is_sweep_override()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.command.compose import Point, Variants
-from vitrine.command.multirun import varying_keys
+from vitrine.command.multirun import name_of_sweep, varying_keys
 from vitrine.compare.caveats import best_epoch_caveat
 from vitrine.compare.load import parse_overrides
 from vitrine.compare.metric import Metric
@@ -216,7 +216,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
         raise ConfigError([Fault("accept_changed_data", "true", problem)])
     _check_distinct(points)
     _check_images(points)
-    own_name = sweep_name(common, keys, command.data.name, DECIDES)
+    own_name = sweep_name(*name_of_sweep(points), command.data.name, DECIDES)
     is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name, decides=True)
     folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
     decision = _new_decision(points)

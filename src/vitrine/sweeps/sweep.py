@@ -29,7 +29,7 @@ from typing import Any
 from filelock import FileLock
 
 from vitrine.command.compose import Point
-from vitrine.command.multirun import is_of_multirun, varying_keys
+from vitrine.command.multirun import is_of_multirun, name_of_sweep, varying_keys
 from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
 from vitrine.command.spelling import respelled
@@ -111,7 +111,7 @@ class Sweep:
         """
         command: TrainCommand = points[0].config
         common, keys = points[0].shared, varying_keys(points)
-        own_name = sweep_name(common, keys, command.data.name)
+        own_name = sweep_name(*name_of_sweep(points), command.data.name)
         is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name)
         folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
         if (known and not is_same(known)) or (folder / "study.journal").exists():
