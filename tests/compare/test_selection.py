@@ -1,8 +1,13 @@
 """The value of a selected configuration beyond its luck, in simulated sweeps and worked examples."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from vitrine.compare.best_run import luck_sentence, runs_by_configuration
+from vitrine.compare.comparison import compare
+from vitrine.compare.load import load_results
 from vitrine.compare.selection import (
     corrected_for_selection,
     corrected_over_seeds,
@@ -11,6 +16,7 @@ from vitrine.compare.selection import (
     fresh_seeds_command,
     own_variance,
 )
+from vitrine.runs.registry import best_runs, find_runs
 
 
 @pytest.mark.parametrize("rows", [4, 10])
@@ -93,5 +99,23 @@ def test_fresh_seeds_are_as_many_others_at_least_three():
     assert fresh_seeds([]) == "seed=0,1,2"
     assert fresh_seeds(range(10)) == "seed=10,11,12,13,14,15,16,17,18,19"
     assert fresh_seeds(range(500)) == "seed=range(500,1000)"
-    assert fresh_seeds_command("outputs/a", range(11)).endswith(" -m like=outputs/a 'seed=range(11,22)'")
-    assert fresh_seeds_command("outputs/a b", [1]).endswith(" -m 'like=outputs/a b' seed=2,3,4")
+    assert fresh_seeds_command(Path("outputs/a"), {}, range(11)).endswith(" -m like=outputs/a 'seed=range(11,22)'")
+    assert fresh_seeds_command(Path("outputs/a b"), {}, [1]).endswith(" -m 'like=outputs/a b' seed=2,3,4")
+
+
+def test_the_command_for_fresh_seeds_is_allowed_to_import_own_parts(tmp_path, write_run):
+    """As ``compare`` and ``runs best`` print it."""
+    parts = {"my_lab.fourier.Fourier": "0123456789abcdef", "my_lab.log.Log": "fedcba9876543210"}
+    for position, gain in (("learned", 0.0), ("rope", 0.01), ("my_lab.fourier.Fourier", 0.02)):
+        own = position.startswith("my_lab")
+        for seed in (0, 1):
+            acc = 0.9 + gain + 0.001 * seed
+            write_run(tmp_path, seed=seed, acc=acc, model={"position": position}, facts={"parts": parts} if own else {})
+    allowed = " 'trust=[my_lab.fourier.Fourier,my_lab.log.Log]' "
+    compared = compare(load_results([tmp_path])).findings.sentences[-1]
+    assert compared.startswith("to measure my_lab.fourier.Fourier on fresh seeds: ")
+    found = find_runs([tmp_path])
+    runs = best_runs(found, "val/acc", len(found.entries))
+    (luck,) = luck_sentence(runs_by_configuration(runs, "val/acc"), runs[0], "val/acc").splitlines()[1:]
+    assert compared.endswith(f"{allowed}seed=2,3,4")
+    assert luck.endswith(f"{allowed}seed=2,3,4")

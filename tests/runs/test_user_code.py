@@ -10,7 +10,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.source_code import MAX_COPY, code_hash, sources, text_hash
 from vitrine.errors import RunError
 from vitrine.runs.record import RunRecord
-from vitrine.runs.user_code import edited_parts, store_code, trust_hint
+from vitrine.runs.user_code import edited_parts, store_code, trust_overrides
 
 LAB = "lab_of_runs"
 FOURIER = f"{LAB}.fourier.Fourier"
@@ -38,7 +38,7 @@ def test_a_part_whose_hash_is_unknown_counts_as_edited(record, config):
         assert edited_parts(record, config) == [FOURIER]
     record.update(parts={FOURIER: code_hash(FOURIER)})
     assert edited_parts(record, config) == []
-    assert trust_hint(record) == f" trust=[{FOURIER}]"
+    assert trust_overrides(record.facts) == [f"trust=[{FOURIER}]"]
 
 
 @pytest.mark.parametrize("copied", [True, False])

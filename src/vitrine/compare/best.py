@@ -88,4 +88,4 @@ def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:
     seeds = [run.seed for run in row.runs.values()]
     if row.is_main_effect or row.overlap or run.folder is None or not all(isinstance(seed, int) for seed in seeds):
         return []
-    return [f"to measure {row.label} on fresh seeds: {fresh_seeds_command(str(run.folder), seeds)}"]
+    return [f"to measure {row.label} on fresh seeds: {fresh_seeds_command(run.folder, run.facts, seeds)}"]

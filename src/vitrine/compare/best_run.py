@@ -8,6 +8,7 @@ from typing import Any
 from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
 from vitrine.compare.table import configuration_key, distinguishes
 from vitrine.config.metrics import lower_is_better
+from vitrine.runs.record import RunRecord
 from vitrine.runs.registry import RunEntry, RunList
 from vitrine.text import plural
 
@@ -55,4 +56,5 @@ def luck_sentence(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, 
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
     seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
     seeds = [seed for seed in seeds if isinstance(seed, int)]
-    return f"its {metric} {part}; on fresh seeds:\n  {fresh_seeds_command(str(best.path), seeds)}"
+    command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, seeds)
+    return f"its {metric} {part}; on fresh seeds:\n  {command}"

@@ -4,9 +4,12 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, variance
+from typing import Any
 
 from vitrine.runs.provenance import program
+from vitrine.runs.user_code import trust_overrides
 
 REACH = 2  # standard errors: of 2, 2.5, 3 and 4, the least bias in simulations with and without outliers
 MOST_LISTED = 10  # fresh seeds in a command; more are a range
@@ -116,9 +119,9 @@ def fresh_seeds(seeds: Sequence[int]) -> str:
     return f"seed={many if len(fresh) > MOST_LISTED else ','.join(map(str, fresh))}"
 
 
-def fresh_seeds_command(run: str, seeds: Sequence[int]) -> str:
-    """Return the command that trains a run's configuration on other seeds than ``seeds``."""
-    return f"{program('train')} -m {shlex.join([f'like={run}', fresh_seeds(seeds)])}"
+def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int]) -> str:
+    """Return the command that trains a run's configuration on other seeds than ``seeds``; ``facts`` are of run.json."""
+    return f"{program('train')} -m {shlex.join([f'like={run}', *trust_overrides(facts), fresh_seeds(seeds)])}"
 
 
 def _squares_within(groups: Sequence[Sequence[float]]) -> float:

@@ -1,6 +1,6 @@
 """The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from shlex import quote
 from typing import Any
@@ -93,8 +93,8 @@ def _renewed(record: RunRecord, name: str, code: str) -> str:
     return code
 
 
-def trust_hint(record: RunRecord) -> str:
-    """Return the override, after a space, that a run with parts of a user's needs to be resumed; else nothing."""
-    stored = record.facts.get("parts")
+def trust_overrides(facts: Mapping[str, Any]) -> list[str]:
+    """Return the override that ``resume=RUN`` and ``like=RUN`` need for own parts; ``facts`` are of run.json."""
+    stored = facts.get("parts")
     names = [name for name in stored if is_dotted(name)] if isinstance(stored, dict) else []
-    return f" trust=[{','.join(names)}]" if names else ""
+    return [f"trust=[{','.join(names)}]"] if names else []

@@ -16,7 +16,7 @@ from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
-from vitrine.runs.user_code import edited_parts, store_code, trust_hint
+from vitrine.runs.user_code import edited_parts, store_code, trust_overrides
 from vitrine.text import report
 from vitrine.training.changed_data import data_facts
 from vitrine.training.run import TrainingRun
@@ -61,8 +61,8 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
             if status == "finished" or (status in ENDED and isinstance(error, KeyboardInterrupt)):
                 raise
             record.end_with(error)
-        resume = shlex.quote(f"resume={record.path}")
-        command = f"{provenance.program('train')} {resume}{trust_hint(record)}"
+        overrides = [f"resume={record.path}", *trust_overrides(record.facts)]
+        command = f"{provenance.program('train')} {shlex.join(overrides)}"
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = interruption(error)
             raise kind(f"{kind.reason}; resume with: {command}") from None
