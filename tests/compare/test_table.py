@@ -80,6 +80,46 @@ def test_an_override_that_sets_several_keys_is_a_column_and_these_keys_are_confo
     assert {"model.dim", "model.depth"} <= set(table.confounded)
 
 
+def test_what_a_group_changes_is_a_note_and_confounds_nothing_that_is_crossed_with_it(tmp_path, write_run):
+    for model in ("vit_nano", "vit_tiny"):
+        for position in ("learned", "none"):
+            write_run(
+                tmp_path, f"model={model}", f"position={position}", sweep="model=vit_nano,vit_tiny", predictions=False
+            )
+    results = load_results([tmp_path])
+    for by, notes in ((None, 1), ("model", 1), ("position", 0)):
+        found = compare(results, by=by)
+        changed = [note for note in found.notes if note.startswith("also changed by model: ")]
+        assert len(changed) == notes, by
+        assert all("model.depth (4 and 12)" in note for note in changed)
+        assert not any("confounded" in caveat for caveat in found.caveats), by
+
+
+def test_a_key_that_changes_along_with_another_is_confounded(tmp_path, write_run):
+    for batch, drop in ((32, 0.0), (64, 0.1)):
+        for position in ("learned", "none"):
+            write_run(
+                tmp_path,
+                f"data.batch_size={batch}",
+                f"position={position}",
+                model={"drop_path": drop},
+                predictions=False,
+            )
+    caveat = "changing along with data.batch_size, so confounded: model.drop_path (0 and 0.1)"
+    results = load_results([tmp_path])
+    for by, is_confounded in ((None, True), ("batch_size", True), ("position", False)):
+        assert any(caveat in text for text in compare(results, by=by).caveats) is is_confounded, by
+
+
+def test_commands_apart_may_differ_in_more_than_their_groups_set(tmp_path, write_run):
+    for model in ("vit_nano", "vit_tiny"):
+        write_run(tmp_path, f"model={model}")
+    found = compare(load_results([tmp_path]))
+    (caveat,) = [text for text in found.caveats if "confounded" in text]
+    assert caveat.startswith("changing along with model, so confounded unless model sets it: model.depth (4 and 12), ")
+    assert not any("also changed" in note for note in found.notes)
+
+
 def test_without_overrides_every_differing_key_is_a_column(tmp_path, write_run):
     for model in ("vit_nano", "vit_tiny"):
         write_run(tmp_path, f"model={model}", facts={"command": "python -c ...", "varies": ""})

@@ -119,6 +119,8 @@ def _print(compared: "Comparison", options: argparse.Namespace) -> None:
         return
     print_table(terminal(compared))
     console = Console(highlight=False)
+    for note in compared.notes:
+        console.print(printable(note), markup=False, soft_wrap=True, style="dim")
     console.print()
     sentences = [sentence for tested in compared.findings.comparisons for sentence in tested.sentences]
     for sentence in [*compared.findings.sentences, *sentences]:

@@ -8,7 +8,8 @@ from vitrine.compare.failures import failed_configurations
 from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
-from vitrine.compare.table import ConfigurationRow, Table, seed_of
+from vitrine.compare.notes import confounded_keys, is_set_by
+from vitrine.compare.table import ConfigurationRow, Table, is_group, seed_of
 from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
@@ -110,9 +111,13 @@ def _different_conditions(runs: Sequence[RunResult]) -> Iterator[str]:
 
 def _confounded_or_selected(table: Table, metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:
     """Yield what other keys may explain a difference, and where the metric was selected on."""
-    for key, values in table.confounded.items():
-        values_listed = listed(values, MAX_LISTED)
-        yield f"{key} changes along with {listed(table.columns)}, so it is confounded: {values_listed}"
+    for behind, keys in confounded_keys(table).items():
+        if is_set_by(behind, runs):
+            continue  # a note below the table lists them
+        unless = (
+            f" unless {listed(behind)} set{'s' if len(behind) == 1 else ''} it" if all(map(is_group, behind)) else ""
+        )
+        yield f"changing along with {listed(behind)}, so confounded{unless}: {listed(keys, MAX_LISTED)}"
     if selected := best_epoch_caveat(metric, [run.config.get("callbacks.monitor") for run in runs]):
         yield selected
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:

@@ -13,6 +13,7 @@ from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.looks import Growth, interim_caveat, sweeps_of
 from vitrine.compare.metric import Metric, choose_metric
+from vitrine.compare.notes import notes
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import mean_of
 from vitrine.compare.statistics import ConfidenceInterval
@@ -61,6 +62,7 @@ class Comparison:
         target: target validation accuracy, if given.
         summaries: the rows of ``table`` in numbers, the best mean first.
         findings: what the tests show.
+        notes: how to read the table, in sentences below it.
         caveats: what weakens the findings.
         predictions: stored predictions, by the run's name.
     """
@@ -71,6 +73,7 @@ class Comparison:
     target: float | None
     summaries: list[RowSummary]
     findings: Findings
+    notes: list[str]
     caveats: list[str]
     predictions: dict[str, Predictions]
 
@@ -166,7 +169,8 @@ def compare(
         _divergence_caveat(diverged, chosen) if diverged else "",
     ]
     warnings = [doubt for doubt in doubts if doubt]
-    return Comparison(table, configurations, chosen, target, summaries, found, warnings, predictions)
+    lines = notes(table)
+    return Comparison(table, configurations, chosen, target, summaries, found, lines, warnings, predictions)
 
 
 def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None) -> RowSummary:

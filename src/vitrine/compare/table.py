@@ -71,7 +71,8 @@ class Table:
     Attributes:
         columns: names of the keys in which configurations differ.
         rows: one per configuration.
-        confounded: keys that differ, too, but only together with a column, with the values they take.
+        confounded: keys that differ, too, but only together with columns, with the values they take; in a main effect,
+            those that differ between runs with equal values of the other columns.
         superseded: runs left out, because the same configuration and seed ran again later.
     """
 
@@ -132,7 +133,27 @@ class Table:
                 {(*rest, seed) if rest else seed: run for seed, run in row.runs.items()}
             )
         rows = [ConfigurationRow(_label({column: value}), {column: value}, some) for value, some in runs.items()]
-        return Table([column], rows, self.confounded, self.superseded)
+        confounded = {key: values for key, values in self.confounded.items() if not self._follows(key, others)}
+        return Table([column], rows, confounded, self.superseded)
+
+    def columns_behind(self, key: str) -> list[str]:
+        """Return the fewest columns that a confounded key follows from; of several such sets, that with its group."""
+        kept, section = list(self.columns), key.partition(".")[0]
+        for column in sorted(self.columns, key=lambda column: (column == section, is_group(column))):
+            others = [other for other in kept if other != column]
+            if others and self._follows(key, others):
+                kept = others
+        return kept
+
+    def _follows(self, key: str, columns: Sequence[str]) -> bool:
+        """Whether rows with equal values in these columns have equal values of the key."""
+        values = [_value(next(iter(row.runs.values())), key) for row in self.rows]
+        return _is_determined_by(values, [tuple(row.values[column] for column in columns) for row in self.rows])
+
+
+def is_group(column: str) -> bool:
+    """Whether a column is named by a config group, such as ``model``, whose choices set several keys."""
+    return "." not in column
 
 
 def seed_of(key: Hashable) -> Hashable:
@@ -265,7 +286,7 @@ def _columns(
             covered.add(key)
         elif None not in values and not _is_plain_key(name):  # an override that sets several keys
             columns[name] = tuple(map(str, values))
-    confounded, varied = {}, list(columns.values())
+    confounded, varied = {}, list(zip(*columns.values(), strict=True))
     for key in sorted(differing - covered):
         if varied and _is_determined_by(resolved[key], varied):
             confounded[key] = shortened(list(dict.fromkeys(resolved[key])))
@@ -300,10 +321,9 @@ def _is_plain_key(name: str) -> bool:
     return "." in name or not facts_of(name).affects("")
 
 
-def _is_determined_by(values: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Whether groups with equal values in all columns have equal ``values``."""
+def _is_determined_by(values: Sequence[str], rows: Sequence[tuple[str, ...]]) -> bool:
+    """Whether equal ``rows``, the values of some columns, have equal ``values``."""
     first: dict[tuple[str, ...], str] = {}
-    rows = zip(*columns, strict=True)
     return all(first.setdefault(row, value) == value for row, value in zip(rows, values, strict=True))
 
 

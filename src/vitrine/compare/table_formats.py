@@ -88,6 +88,7 @@ def markdown(compared: Comparison) -> str:
     lines.append(_markdown_line(["--:" if heading.number else "---" for heading in titles]))
     for summary in compared.summaries:
         lines.append(_markdown_line(map(_markdown_text, cells(compared, summary))))
+    lines += ["", *map(_markdown_item, compared.notes)] if compared.notes else []
     found = compared.findings
     sentences = [*found.sentences, *(sentence for tested in found.comparisons for sentence in tested.sentences)]
     lines += ["", *map(_markdown_item, sentences)]
@@ -102,12 +103,13 @@ def split_command(sentence: str) -> tuple[str, str]:
 
 
 def latex(compared: Comparison) -> str:
-    r"""Return the table as a LaTeX tabular; it needs ``\usepackage{booktabs}``."""
+    r"""Return the table as a LaTeX tabular, which needs ``\usepackage{booktabs}``; notes below it are comments."""
     titles = headings(compared)
     lines = [f"\\begin{{tabular}}{{{''.join('r' if heading.number else 'l' for heading in titles)}}}", "\\toprule"]
     lines += [_latex_line([heading.title for heading in titles]), "\\midrule"]
     lines += [_latex_line(cells(compared, summary)) for summary in compared.summaries]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"])
+    comments = [f"% {one_line(note)}" for note in compared.notes]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *comments])
 
 
 def _costs(compared: Comparison) -> list[Cost]:
