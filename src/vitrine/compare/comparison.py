@@ -169,7 +169,7 @@ def compare(
         _divergence_caveat(diverged, chosen) if diverged else "",
     ]
     warnings = [doubt for doubt in doubts if doubt]
-    lines = notes(table)
+    lines = notes(table, [summary.interval for summary in summaries], found.method)
     return Comparison(table, configurations, chosen, target, summaries, found, lines, warnings, predictions)
 
 

@@ -12,11 +12,12 @@ from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
 from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
+from vitrine.compare.method import method_of, sequential_method
 from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.sequential_rule import MIN_SEEDS
-from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance, levene_p, residuals
 from vitrine.compare.statistics import (
     ALONE,
     Difference,
@@ -74,12 +75,14 @@ class Findings:
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
         confidence: that all intervals of differences hold together with, in (0, 1).
+        method: the test behind intervals and p-values, in a sentence; empty if nothing was tested.
     """
 
     baseline: ConfigurationRow
     comparisons: list[BaselineComparison]
     sentences: list[str]
     confidence: float = 1 - SIGNIFICANCE_LEVEL
+    method: str = ""
 
 
 def findings(
@@ -117,7 +120,8 @@ def findings(
     one_image = any(len(found.labels) < 2 for found in predictions.values())  # does not tell how others vary
     known = {} if fixed_images or one_image else predictions
     complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
-    pooled = PooledVariance.of([row.values_by_seed(metric.name) for row in table.rows]) if complete else None
+    values = [row.values_by_seed(metric.name) for row in table.rows]
+    pooled = PooledVariance.of(values) if complete else None
     tests = max(1, sum(not math.isnan(_difference(pair, metric, {}, pooled=pooled).p) for pair in sides))
     family = _family(math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
@@ -160,7 +164,13 @@ def findings(
     fixed = decision is None and growth is None and len(survivors) == 1
     best = best_sentences(table, metric, pooled, against, fixed=fixed)
     confidence = 1 - (SIGNIFICANCE_LEVEL if decision is None else decision.alpha)
-    return Findings(baseline, comparisons, [*best, *_verdict_counts(comparisons, baseline)], confidence)
+    sentences = [*best, *_verdict_counts(comparisons, baseline)]
+    rest = residuals(values) if complete else None
+    tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.p)]
+    method = method_of(tested_alone, family, math.nan if rest is None else levene_p(rest), baseline)
+    if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
+        method = sequential_method(confidence)
+    return Findings(baseline, comparisons, sentences, confidence, method)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:

@@ -60,9 +60,13 @@ class Family:
             within = _none_above(t, min(freedom, 1e6), self.comparisons, self.one_sided)
             return min(1.0, max(0.0, scale * (1 - within)))
         p = 2 * float(stats.t.sf(t, freedom))
-        if groups is not None and self._level(groups) < self._level() and 0 < p < 1:
+        if groups is not None and self.raises(groups) and 0 < p < 1:
             p = max(p, welch_size(p, groups))
         return min(1.0, self.comparisons * p / (2 if self.one_sided else 1))
+
+    def raises(self, groups: tuple[int, int]) -> bool:
+        """Whether Welch's test of two groups of so few values gets a critical value above the textbook's."""
+        return self._level(groups) < self._level()
 
     def _level(self, groups: tuple[int, int] | None = None) -> float:
         """The two-sided level of one comparison by Bonferroni."""
@@ -132,15 +136,25 @@ class PooledVariance:
 
         It is that of a two-way analysis of variance. ``None`` if seeds or variances differ, or there are two rows only.
         """
-        seeds = list(rows[0])
-        if len(rows) < 3 or len(seeds) < 3 or any(row.keys() != rows[0].keys() for row in rows):
+        rest = residuals(rows)
+        if rest is None or levene_p(rest) < UNEQUAL:
             return None
-        values = np.array([[row[seed] for seed in seeds] for row in rows])
-        rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
-        variance = float((rest**2).sum()) / ((len(rows) - 1) * (len(seeds) - 1))
-        if is_float_error(math.sqrt(variance), values) or levene_p(rest) < UNEQUAL:
-            return None
-        return cls(variance, (len(rows) - 1) * (len(seeds) - 1))
+        freedom = (rest.shape[0] - 1) * (rest.shape[1] - 1)
+        return cls(float((rest**2).sum()) / freedom, freedom)
+
+
+def residuals(rows: Sequence[Mapping[Hashable, float]]) -> np.ndarray | None:
+    """Return what seeds and rows leave of the values of K rows by S seeds, (K, S).
+
+    ``None`` if seeds differ, if there are fewer than three of either, or if nothing is left.
+    """
+    seeds = list(rows[0])
+    if len(rows) < 3 or len(seeds) < 3 or any(row.keys() != rows[0].keys() for row in rows):
+        return None
+    values = np.array([[row[seed] for seed in seeds] for row in rows])
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    sd = math.sqrt(float((rest**2).sum()) / ((len(rows) - 1) * (len(seeds) - 1)))
+    return None if is_float_error(sd, values) else rest
 
 
 def levene_p(residuals: np.ndarray) -> float:

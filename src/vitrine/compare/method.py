@@ -1,0 +1,82 @@
+"""The test behind the intervals and p-values of a table, in a sentence."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from vitrine.compare.simultaneous import POOLED_LEVEL, SIGNIFICANCE_LEVEL, Family
+from vitrine.compare.statistics import Difference
+from vitrine.compare.table import ConfigurationRow
+from vitrine.text import listed, plural
+
+PAIRED, PARTLY = "paired t-test", "t-test of partly paired samples (Derrick, Toher and White, 2017)"
+WELCH = "Welch's t-test"
+
+
+def method_of(tested: Sequence[Difference], family: Family, levene: float, row: ConfigurationRow) -> str:
+    """Return the test in a sentence; empty if no difference has a p-value.
+
+    Args:
+        tested: differences that have a p-value.
+        family: the differences whose intervals hold together.
+        levene: p-value of equal variances of all rows; NaN if it was not asked for.
+        row: one of the table's rows.
+    """
+    shown = [found for found in tested if not math.isnan(found.low)]
+    equal = "p = 1 without a test where both sides have equal values" if len(shown) < len(tested) else ""
+    if not shown:
+        return equal
+    kinds = Counter(PAIRED if found.paired else PARTLY if found.shared else WELCH for found in shown)
+    tests = listed([kind if len(kinds) == 1 else f"{count} by {kind}" for kind, count in kinds.items()])
+    counts = [count for found in shown for count in found.counts]
+    least, most = min(counts), max(counts)
+    over = plural(most, row.repetitions) if least == most else f"{least} to {plural(most, row.repetitions)}"
+    over += ", each with its mean over the other columns" if row.is_main_effect else ""
+    parts = [
+        f"{tests} over {over}",
+        _variance(family, levene),
+        "enlarged for shared training images (Nadeau and Bengio, 2003)" if row.overlap else "",
+        _correction(family),
+        "without full pairs, critical values raised for few seeds" if any(map(family.raises, _groups(shown))) else "",
+        _images(shown),
+        equal,
+    ]
+    return f"intervals and p-values of differences: {'; '.join(filter(None, parts))}"
+
+
+def sequential_method(confidence: float) -> str:
+    """Return the sentence for the differences of a sweep that decided while it trained."""
+    return (
+        "intervals of differences: by the sequential rule that the sweep announced (sweep=decide), without p-values; "
+        f"they hold together with {100 * confidence:g} %"
+    )
+
+
+def _variance(family: Family, levene: float) -> str:
+    equal = [] if math.isnan(levene) else [f"Levene's p = {levene:.2g}"]
+    basis = ["two-way analysis of variance", *equal] if family.pooled else equal
+    whose = "common variance of all rows" if family.pooled else "own variances"
+    return f"{whose} ({', '.join(basis)})" if basis else whose
+
+
+def _correction(family: Family) -> str:
+    count = family.comparisons
+    if count == 1:
+        return "no correction for a single comparison"
+    over = f"{family.method.title()}'s correction for {'all ' if family.method == 'tukey' else ''}"
+    over += f"{count} {'pairs' if family.method == 'tukey' else 'comparisons'}"
+    if not family.pooled:
+        return over
+    scale = SIGNIFICANCE_LEVEL / POOLED_LEVEL
+    return f"{over} at {100 * POOLED_LEVEL:g} % (p-values times {scale:g}), since variances may differ after all"
+
+
+def _groups(shown: Sequence[Difference]) -> list[tuple[int, int]]:
+    return [found.counts for found in shown if not found.paired]
+
+
+def _images(shown: Sequence[Difference]) -> str:
+    """Which differences allow for other test images."""
+    count = sum(found.new_images for found in shown)
+    of = "" if count == len(shown) else f" in {count} of {len(shown)}"
+    return f"variance over test images added where that widens the interval (Clark, 1973){of}" if count else ""
