@@ -133,8 +133,8 @@ def test_the_table_is_that_of_the_run_folders(server, tmp_path, write_run):
     summaries = [replace(summary, row=summary.row.label) for summary in theirs.summaries]
     assert summaries == [replace(summary, row=summary.row.label) for summary in ours.summaries]
     assert [(row.parameters, row.flops, row.images_per_second) for row in summaries] == [
-        (202_000, 13_000_000, 1010),
-        (204_000, 6_500_000, 1010),
+        ((202_000, 202_000), (13_000_000, 13_000_000), 1010),
+        ((204_000, 204_000), (6_500_000, 6_500_000), 1010),
     ]
     assert theirs.caveats == ours.caveats
     assert [set(run.metrics) - set(mine.metrics) for run, mine in zip(theirs.runs, ours.runs, strict=True)] == [
@@ -183,7 +183,7 @@ def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server,
     assert sizes == {
         "sincos2d": (None, None, None),
         "rope": (None, None, None),
-        "none": (202_000, 13_000_000, 1010),
+        "none": ((202_000, 202_000), (13_000_000, 13_000_000), 1010),
     }
 
 

@@ -6,6 +6,7 @@ import re
 from rich.console import Console
 
 from vitrine.compare.comparison import compare
+from vitrine.compare.costs import PARAMETERS
 from vitrine.compare.load import load_results
 from vitrine.compare.table_formats import cells, headings, latex, markdown, terminal
 
@@ -33,6 +34,21 @@ def test_a_row_has_its_choice_its_numbers_and_the_difference_from_the_baseline(s
     assert rope[8:] == ["202 k", "13 M", "1.01 k", "6.0"]
     assert none[5] == "-0.13 [-2.92, +2.65]"  # t(0.975, 2) = 4.303, times 0.777 / sqrt(3)
     assert learned[5:8] == ["baseline", "", ""]
+
+
+def test_a_main_effect_has_the_range_of_the_sizes_that_it_averages_over(tmp_path, write_run):
+    for position in ("learned", "rope"):
+        for depth, size in ((4, 202_000), (6, 303_000)):
+            facts = {"parameters": size, "flops_per_image": 100 * size}
+            write_run(tmp_path, f"position={position}", model={"depth": depth}, facts=facts, predictions=False)
+    results = load_results([tmp_path])
+    by_position = compare(results, by="position")
+    titles = [heading.title for heading in headings(by_position)]
+    for summary in by_position.summaries:
+        row = dict(zip(titles, cells(by_position, summary), strict=True))
+        assert (row["parameters"], row["FLOPs"]) == ("202 k to 303 k", "20.2 M to 30.3 M")
+        assert PARAMETERS.value_of(summary) is None, "no place on the axis of a plot"
+    assert [PARAMETERS.text_of(summary) for summary in compare(results, by="depth").summaries] == ["202 k", "303 k"]
 
 
 def test_a_single_configuration_has_no_baseline(tmp_path, write_run):

@@ -31,7 +31,8 @@ class RowSummary:
         values: the metric of each run.
         interval: mean over seeds; in a main effect, each seed counts with its mean over the other columns.
         best, worst: of the values, by the metric's direction.
-        parameters, flops: of the model, and of its forward pass per image; ``None`` if not recorded.
+        parameters, flops: of the model, and of its forward pass per image: the least and the most of all runs, which
+            differ where a main effect averages over models; ``None`` if not recorded.
         images_per_second: mean over the runs that recorded it.
         train_seconds: mean training time, validation included.
         seconds_to_target: mean training time to the target over the runs that reached it; ``None`` without any.
@@ -43,8 +44,8 @@ class RowSummary:
     interval: ConfidenceInterval
     best: float
     worst: float
-    parameters: int | None
-    flops: int | None
+    parameters: tuple[int, int] | None
+    flops: tuple[int, int] | None
     images_per_second: float | None
     train_seconds: float | None
     seconds_to_target: ConfidenceInterval | None
@@ -187,8 +188,8 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
         mean_of(row, metric),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
-        _largest(runs, "parameters"),
-        _largest(runs, "flops_per_image"),
+        _range(runs, "parameters"),
+        _range(runs, "flops_per_image"),
         float(np.mean(throughputs)) if throughputs else None,
         float(np.mean(times)) if times else None,
         ConfidenceInterval.of(reached) if reached else None,
@@ -258,8 +259,9 @@ def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions]
     return predictions, damaged
 
 
-def _largest(runs: Sequence[RunResult], fact: str) -> int | None:
-    return max((int(run.facts[fact]) for run in runs if isinstance(run.facts.get(fact), int)), default=None)
+def _range(runs: Sequence[RunResult], fact: str) -> tuple[int, int] | None:
+    known = [int(run.facts[fact]) for run in runs if isinstance(run.facts.get(fact), int)]
+    return (min(known), max(known)) if known else None
 
 
 def _have_equal_labels(runs: Sequence[RunResult]) -> bool:

@@ -12,7 +12,7 @@ from vitrine.compare.comparison import Comparison, RowSummary
 from vitrine.compare.costs import COSTS, Cost
 from vitrine.compare.findings import BaselineComparison
 from vitrine.compare.metric import MISSING, format_p
-from vitrine.text import one_line, short_number
+from vitrine.text import one_line
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -64,8 +64,7 @@ def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     if compared.findings.comparisons:
         by_row = {id(tested.row): tested for tested in compared.findings.comparisons}
         values += _difference_cells(compared, by_row.get(id(summary.row)))
-    costs = [cost.value_of(summary) for cost in _costs(compared)]
-    values += [MISSING if value is None else short_number(value) for value in costs]
+    values += [cost.text_of(summary) for cost in _costs(compared)]
     if compared.target is not None:
         values.append(_time_to_target(summary))
     return values
@@ -114,7 +113,7 @@ def latex(compared: Comparison) -> str:
 
 def _costs(compared: Comparison) -> list[Cost]:
     """Costs that any row has."""
-    return [cost for cost in COSTS if cost.heading and any(cost.value_of(row) for row in compared.summaries)]
+    return [cost for cost in COSTS if cost.heading and any(cost.range_of(row) for row in compared.summaries)]
 
 
 def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -> list[str]:
