@@ -9,6 +9,7 @@ from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.notes import confounded_keys, is_set_by
+from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow, Table, is_group, seed_of
 from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
@@ -60,7 +61,7 @@ def caveats(
     return [
         *_few_seeds(table),
         *_different_data(table, runs),
-        *_different_conditions(runs),
+        *_different_conditions(table, runs),
         *_confounded_or_selected(table, metric, runs),
         *_left_out(table, unfinished, damaged),
     ]
@@ -86,7 +87,7 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         yield f"runs selected their checkpoints on different validation splits: {_sizes(groups)}"
 
 
-def _different_conditions(runs: Sequence[RunResult]) -> Iterator[str]:
+def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
     """Yield how epochs, code, versions and hardware differ between the runs."""
     checks: list[tuple[str, Property]] = [
         ("trained for different numbers of epochs", _epochs),
@@ -97,14 +98,7 @@ def _different_conditions(runs: Sequence[RunResult]) -> Iterator[str]:
     for problem, property_of in checks:
         if len(groups := _groups(runs, property_of)) > 1:
             yield f"runs {problem}: {_sizes(groups)}"
-    hardware: list[tuple[str, Property]] = [
-        ("devices", lambda run: run.facts.get("device")),
-        ("machines", lambda run: _nested_fact(run, "machine", "processor")),
-    ]
-    for what, property_of in hardware:
-        if any(run.images_per_second for run in runs) and len(groups := _groups(runs, property_of)) > 1:
-            yield f"images/s and times were measured on different {what}: {_sizes(groups)}"
-            break
+    yield from speed_caveats(table)
     if changed := sum(bool(_nested_fact(run, "code", "changed")) for run in runs):
         yield f"{changed} of {plural(len(runs), 'run')} used uncommitted code; see code.diff in their folders"
 

@@ -19,12 +19,14 @@ class Cost:
         range_of: returns the least and the greatest cost of the runs of a row, or their mean, twice; ``None`` if it was
             not recorded.
         higher_is_cheaper: for throughput.
+        is_measured: it depends on what else the machine did.
     """
 
     heading: str
     title: str
     range_of: Callable[[RowSummary], tuple[float, float] | None]
     higher_is_cheaper: bool = False
+    is_measured: bool = False
 
     def value_of(self, row: RowSummary) -> float | None:
         """Return the cost of a row; ``None`` if it was not recorded, or is not one number."""
@@ -44,6 +46,6 @@ def _twice(value: float | None) -> tuple[float, float] | None:
 
 FLOPS = Cost("FLOPs", "FLOPs per image (forward)", lambda row: row.flops)
 PARAMETERS = Cost("parameters", "parameters", lambda row: row.parameters)
-THROUGHPUT = Cost("images/s", "training throughput (images/s)", lambda row: _twice(row.images_per_second), True)
-TIME = Cost("", "training time (s)", lambda row: _twice(row.train_seconds))
+THROUGHPUT = Cost("images/s", "training throughput (images/s)", lambda row: _twice(row.images_per_second), True, True)
+TIME = Cost("", "training time (s)", lambda row: _twice(row.train_seconds), is_measured=True)
 COSTS = (PARAMETERS, FLOPS, THROUGHPUT, TIME)

@@ -21,6 +21,7 @@ from vitrine.compare.report.style import (
     five_digits,
     format_interval,
 )
+from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow
 from vitrine.text import listed
 from vitrine.training.figure_style import COLOURS, shorten
@@ -142,7 +143,9 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
         highest, lowest = (extreme((cost for _, cost in points), default=1.0) for extreme in (max, min))
         if len(points) < 2 or highest < EQUAL_COST * lowest:
             continue
+        doubted = kind.is_measured and bool(speed_caveats(compared.table))
         front = pareto_front([(cost if kind.higher_is_cheaper else -cost, _score(row, metric)) for row, cost in points])
+        front = set() if doubted else front
         on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda point: point[0])
         steps = "vh" if kind.higher_is_cheaper else "hv"
         named = _apart([(cost, row.interval.mean) for row, cost in points], sorted(front)) if len(front) <= 8 else []
@@ -178,6 +181,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
             )
         names = listed([styles.name(points[index][0].row) for index in sorted(front, key=lambda i: points[i][1])])
         caption = f"On the Pareto front, where no configuration is both cheaper and better: {names}."
+        caption = "There is no Pareto front: see the caveats about images/s and times." if doubted else caption
         layout = {
             "height": 420,
             "xaxis": {

@@ -1,0 +1,81 @@
+"""Whether measured speeds and times say something about configurations, or about what else their machines did."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from vitrine.compare.load import RunResult
+from vitrine.compare.table import Table, other_values_of
+from vitrine.text import listed, plural
+
+MAX_LISTED = 4
+EQUAL_SPEED = 1.02  # speeds within 2 % count as equal
+
+
+def speed_caveats(table: Table) -> list[str]:
+    """Return a sentence for each reason why images/s and training times of these rows are hard to compare."""
+    runs = [run for row in table.rows for run in row.runs.values()]
+    if not any(run.images_per_second for run in runs):
+        return []
+    return [*_different_hardware(runs), *(() if len(table.rows) < 2 else (*_shared_machines(runs), *_scatter(table)))]
+
+
+def _different_hardware(runs: Sequence[RunResult]) -> Iterator[str]:
+    hardware: list[tuple[str, Callable[[RunResult], Any]]] = [
+        ("devices", lambda run: run.facts.get("device")),
+        ("machines", lambda run: (run.facts.get("machine") or {}).get("processor")),
+    ]
+    for what, property_of in hardware:
+        counts: dict[Any, int] = {}
+        for run in runs:
+            if (value := property_of(run)) is not None:
+                counts[value] = counts.get(value, 0) + 1
+        if len(counts) > 1:
+            sizes = listed([f"{value} ({plural(count, 'run')})" for value, count in counts.items()], MAX_LISTED)
+            yield f"images/s and times were measured on different {what}: {sizes}"
+            return
+
+
+def _shared_machines(runs: Sequence[RunResult]) -> Iterator[str]:
+    """Whether runs trained at the same time on one machine; of a run that was resumed, it is not known when it did."""
+    hosts: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        host, ended = run.facts.get("host"), run.facts.get("ended")
+        if host and ended and not run.facts.get("resumed"):
+            hosts.setdefault(str(host), []).append((run.started, str(ended)))
+    shared = sum(map(_overlapping, hosts.values()))
+    if shared:
+        yield (
+            f"{shared} of {plural(len(runs), 'run')} shared a machine with another of them while they ran, and "
+            "images/s and times depend on that, too"
+        )
+
+
+def _overlapping(times: Sequence[tuple[str, str]]) -> int:
+    """How many of these spans, each from begin to end as text that sorts, overlap with another."""
+    times = sorted(times)
+    count, latest = 0, ""
+    for (began, ended), (following, _) in zip(times, [*times[1:], ("~", "")], strict=True):
+        count += began < latest or following < ended
+        latest = max(latest, ended)
+    return count
+
+
+def _scatter(table: Table) -> Iterator[str]:
+    """Whether speeds of one configuration differ more than those of rows."""
+    means, within = [], 1.0
+    for row in table.rows:
+        groups: dict[Hashable, list[float]] = {}
+        for key, run in row.runs.items():
+            if speed := run.images_per_second:
+                groups.setdefault(other_values_of(key), []).append(speed)
+        if not groups:
+            return
+        means.append(fmean(speed for speeds in groups.values() for speed in speeds))
+        within = max(within, *(max(speeds) / min(speeds) for speeds in groups.values()))
+    between = max(means) / min(means)
+    if within > between > EQUAL_SPEED:
+        yield (
+            f"images/s of one configuration differ by a factor of up to {within:.2f} between its runs, means of rows "
+            f"only by {between:.2f}"
+        )
