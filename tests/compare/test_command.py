@@ -41,7 +41,7 @@ def test_a_sweep_is_compared_without_torch_or_wandb(sweep, tmp_path):
     assert "position  n  test accuracy (%)" in done.stdout
     assert "- highest mean test accuracy of 3 configurations: rope, 96.07 ± 2.50 % over 3 runs" in done.stdout
     assert (
-        "- learned and none: no significant difference over 3 seeds, r = 0.73, which show differences of "
+        "- learned and none: no significant difference over 3 seeds, r = 0.73; smallest difference that 3 seeds detect "
         in done.stdout
     )
     assert "s to 80 %" in done.stdout

@@ -98,7 +98,7 @@ def test_a_finding_on_one_test_image_is_about_this(tmp_path, write_run):
             write_run(*where, seed=seed, acc=one, right=np.array([one == 1]), labels=labels, facts=facts)
     (tested,) = compared(tmp_path).findings.comparisons
     assert not tested.difference.new_images
-    assert "no significant difference over 3 seeds, on this 1 image," in tested.sentences[0]
+    assert "no significant difference over 3 seeds, on this 1 image; " in tested.sentences[0]
 
 
 def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_path, write_run):
@@ -106,8 +106,8 @@ def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_
     (sentence,) = sentences_of(tmp_path)["rope"]
     # Three pairs detect 3.26 standard deviations of a pair's difference, 0.00253, with 80 %.
     assert sentence == (
-        "rope and learned: no significant difference over 3 seeds, r = -0.01, on these 360 images, which show "
-        "differences of 0.83 points with 80 % power"
+        "rope and learned: no significant difference over 3 seeds, r = -0.01, on these 360 images; smallest difference "
+        "that 3 seeds detect with 80 % power: 0.83 points"
     )
     (sentence,) = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
     # With its upper 80 % bound, 0.00536, seventeen.
@@ -121,10 +121,10 @@ def test_no_difference_of_accuracies_is_above_100_points(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.2, 0.9, 0.3], rope=[0.9, 0.3, 0.6])
     (tested,) = compared(tmp_path).findings.comparisons
     assert (tested.difference.low, tested.difference.high) == (-1, 1)
-    assert tested.sentences[0].endswith(", which cannot show any difference with 80 % power")
+    assert tested.sentences[0].endswith("; 3 seeds cannot detect any possible difference with 80 % power")
     (tested,) = compared(tmp_path, metric="test/loss").findings.comparisons
     assert tested.difference.high > 1
-    assert ", which show differences of " in tested.sentences[0]
+    assert "; smallest difference that 3 seeds detect with 80 % power: " in tested.sentences[0]
 
 
 def test_rows_are_equal_within_a_difference_that_holds_their_interval(tmp_path, write_run):
@@ -242,7 +242,7 @@ def test_what_seeds_can_show_includes_what_the_images_hide(tmp_path, write_run):
             write_run(tmp_path, f"position={scheme}", seed=seed, acc=float(right.mean()), right=right)
     (tested,) = compared(tmp_path).findings.comparisons
     (sentence, _) = tested.sentences
-    shown = float(sentence.partition("differences of ")[2].split()[0])
+    shown = float(sentence.partition("80 % power: ")[2].split()[0])
     assert shown > 100 * (tested.difference.high - tested.difference.mean) * 1.1, "half of it has a power of 50 %"
     wanted = compared(tmp_path, difference_of_interest=0.001).findings.comparisons[0].sentences[0]
     assert wanted.endswith("; detecting 0.1 points with 80 % power takes more test images")
@@ -281,7 +281,7 @@ def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, 
     assert best.startswith("highest mean test accuracy of 3 configurations: none, 96.07 ± ")
     shrunk = float(best.partition("; ")[2].split()[0])
     assert 96.0 < shrunk <= 96.07, "the rows share their seeds, whose luck selects none of them"
-    assert best.endswith(" % without what the best of 3 owes to lucky trainings on average")
+    assert best.endswith(" % corrected for choosing the best of 3")
     assert among == "with 95 % confidence, on these 360 images, the best of all 3 is among 2 of them: none and rope"
     assert fresh.startswith("to measure none on fresh seeds: ")
     assert fresh.endswith(" seed=3,4,5")
@@ -472,7 +472,12 @@ def test_mcnemars_test_names_the_side_with_more_correct_images(tmp_path, write_r
         write_run(tmp_path, "position=learned", seed=seed, acc=0.6, right=right)
         write_run(tmp_path, "position=rope", seed=seed, acc=0.9, right=every < 90 if seed < 2 else every < 60)
     sentence = compared(tmp_path).findings.comparisons[0].sentences[1]
-    assert "finds a difference in 3 of 3 pairs of models with equal seeds, 2 in favour of rope;" in sentence
+    assert (
+        "finds a difference in 3 of 3 pairs of models with equal seeds, 2 in favour of rope and 1 in favour of learned;"
+        in sentence
+    )
+    sentence = compared(tmp_path, baseline="rope").findings.comparisons[0].sentences[1]
+    assert "equal seeds, 1 in favour of learned and 2 in favour of rope;" in sentence
 
 
 def test_the_bootstrap_uses_the_runs_of_the_difference(tmp_path, write_run):
@@ -805,7 +810,7 @@ def test_a_lost_run_hardly_changes_the_seeds_that_a_difference_takes(tmp_path, w
         folder = tmp_path / str(lost)
         write_rows(write_run, folder, **rows | {"rope": rows["rope"][: 10 - lost]})
         (sentence,) = sentences_of(folder)["rope"]
-        shown[lost] = float(re.search(r"show differences of ([\d.]+) points", sentence)[1])
+        shown[lost] = float(re.search(r"80 % power: ([\d.]+) points", sentence)[1])
     assert shown[1] == pytest.approx(shown[0], rel=0.3)
 
 

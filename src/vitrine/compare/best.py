@@ -48,9 +48,7 @@ def best_sentences(
         return sentences
     corrected = corrected_over_seeds(values, best, row.overlap)
     if corrected is not None and metric.value(corrected) != metric.value(mean.mean):
-        sentences[0] += (
-            f"; {metric.value(corrected)} without what the best of {len(means)} owes to lucky trainings on average"
-        )
+        sentences[0] += f"; {metric.value(corrected)} corrected for choosing the best of {len(means)}"
     if min(mean.count for mean in means) >= MIN_SEEDS:
         sentences.append(_candidates(table, row, metric, pooled, difference))
     return [*sentences, *_on_fresh_seeds(row)]

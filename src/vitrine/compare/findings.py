@@ -308,10 +308,11 @@ def _seed_sentence(
             freedom=tested.freedom,
             image_variance=tested.image_variance,
         )
+        seeds_each = f"{plural(count, 'seed')}{'' if tested.counts[0] == tested.counts[1] else ' each'}"
         accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
         if shown > max(accuracy, 1 - accuracy):
-            return f"{text}, which cannot show any difference with 80 % power"
-        return f"{text}, which show differences of {metric.short_magnitude(shown)} with 80 % power"
+            return f"{text}; {seeds_each} cannot detect any possible difference with 80 % power"
+        return f"{text}; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
     if _are_equal(tested, size):
         interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
         interval += on_these_images(row, tested, metric)

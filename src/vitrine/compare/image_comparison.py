@@ -12,7 +12,7 @@ from vitrine.compare.predictions import Predictions
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, mean_by_seed
-from vitrine.text import plural
+from vitrine.text import listed, plural
 
 Side = Mapping[Hashable, RunResult]
 
@@ -101,7 +101,11 @@ def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: Im
         )
     significant = [only for only, p in zip(images.only, images.p, strict=True) if p < SIGNIFICANCE_LEVEL]
     wins = sum(ours > theirs for ours, theirs in significant)
-    favour = f", {wins} in favour of {row.label}" if significant else ""
+    losses = len(significant) - wins
+    sides = [f"{wins} in favour of {row.label}"] * (wins > 0) + [f"{losses} in favour of {baseline.label}"] * (
+        losses > 0
+    )
+    favour = f", {listed(sides)}" if sides else ""
     return (
         f"{where}, McNemar's exact test finds a difference in {len(significant)} of {pairs} pairs of models with equal "
         f"seeds{favour}; {interval}"

@@ -98,17 +98,17 @@ def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> fl
 
 
 def luck_of(value: str, corrected: str) -> str:
-    """Return what the best of several owes to being chosen.
+    """Return what the value of the best of several is, corrected for having been chosen.
 
     Args:
         value: its value, as text.
-        corrected: its value without luck, likewise; empty if that is unknown.
+        corrected: its corrected value, likewise; empty if that is unknown.
     """
     if not corrected:
         return "may be too good by chance"
     if corrected == value:
-        return "owes hardly anything to lucky trainings"
-    return f"owes part to lucky trainings; without that, {corrected}"
+        return "hardly changes when corrected for that choice"
+    return f"is {corrected} corrected for that choice"
 
 
 def fresh_seeds(seeds: Sequence[int]) -> str:
