@@ -157,6 +157,27 @@ def test_the_best_of_runs_validated_on_different_images_is_no_better(command, ou
     shutil.rmtree(outputs / "unlike")
 
 
+def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, capsys):
+    for name, right in (("one", 0.95), ("other", 0.85)):
+        shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), tmp_path / name)
+        three = {"": right, "_low": right - 0.051, "_high": right + 0.031}
+        found = {"val/acc": right, "test/macro_f1": right + 0.000012345, "best_epoch": 4.0}
+        found |= {f"test/class_acc{end}/3": value for end, value in three.items()}
+        found |= {f"test/class_acc{end}/a/b": 0.5 for end in three}
+        (tmp_path / name / "metrics.json").write_text(json.dumps(found))
+    of_three, of_other, both = "3 0.9500 (0.90 to 0.98)", "3 0.8500 (0.80 to 0.88)", "a/b 0.5000 (0.50 to 0.50)"
+    for command in ("show", "best"):
+        main([command, str(tmp_path / "one")])
+        lines = capsys.readouterr().out.splitlines()
+        assert f"test by class\t{of_three}, {both}" in lines
+        assert {"test/macro_f1\t0.9500", "best_epoch\t4"} <= set(lines)
+        assert not any("class_acc" in line for line in lines)
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
+    metrics = capsys.readouterr().out.partition("\nmetrics\n")[2].splitlines()
+    assert f"test by class\t{of_three}\t{of_other}" in metrics
+    assert not any("class_acc" in line for line in metrics)
+
+
 @pytest.mark.parametrize(("highest", "single"), [(0.9, False), (0.95, True)])
 @pytest.mark.parametrize("better", ["learned", "sincos2d"])
 def test_of_equal_runs_the_best_is_that_of_the_best_configuration(tmp_path, capsys, better, highest, single):

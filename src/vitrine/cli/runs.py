@@ -15,13 +15,14 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
 from vitrine.cli.tables import print_rows, print_section
+from vitrine.config.metrics import by_class, is_of_a_class
 from vitrine.durations import clock
 from vitrine.errors import RunError
 from vitrine.files import replacing
@@ -116,7 +117,7 @@ def show(options: argparse.Namespace) -> None:
     sections |= {"machine": facts.get("machine") or {}, "metrics": record.metrics, "config": flatten(record.config)}
     for title, values in sections.items():
         known = {name: value for name, value in values.items() if value not in (None, [], "")}
-        print_section(title, [[name, cell_text(name, value)] for name, value in known.items()])
+        print_section(title, metric_rows(known))
 
 
 def diff(options: argparse.Namespace) -> None:
@@ -125,8 +126,8 @@ def diff(options: argparse.Namespace) -> None:
     sections = diff_runs(run, other)
     for title, values in sections.items():
         if values:
-            rows = [[name, *(cell_text(name, value) for value in pair)] for name, pair in values.items()]
-            print_section(title, rows, ["", run.name, other.name])
+            sides = [{name: pair[side] for name, pair in values.items() if pair[side] is not None} for side in (0, 1)]
+            print_section(title, metric_rows(*sides), ["", run.name, other.name])
     if same := [title for title, values in sections.items() if not values]:
         print(printable(f"the same: {', '.join(same)}"))
 
@@ -141,8 +142,7 @@ def show_best(options: argparse.Namespace) -> None:
     configurations = runs_by_configuration(runs, metric)
     tied = [run for run in runs if run.metrics[metric] == runs[0].metrics[metric]]
     run = next(run for members in configurations for run in members if run in tied)
-    metrics = [[name, cell_text(name, value)] for name, value in run.metrics.items()]
-    print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metrics])
+    print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metric_rows(run.metrics)])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     print(printable(f"selected by {metric} among {finished}"))
     if warning := validation_warning(found, run, metric):
@@ -226,6 +226,15 @@ def csv_cell(value: Any) -> Any:
     return without_formula(printable(value))
 
 
+def metric_rows(*sides: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each name, with the values of each side as text; metrics of classes share one for each stage."""
+    names = dict.fromkeys(name for side in sides for name in side)
+    rows = [[name, *(cell_text(name, side.get(name)) for side in sides)] for name in names if not is_of_a_class(name)]
+    for stage in dict.fromkeys(name.partition("/")[0] for name in names if is_of_a_class(name)):
+        rows.append([f"{stage} by class", *(", ".join(by_class(side, stage, 4)) or "-" for side in sides)])
+    return rows
+
+
 def cell_text(name: str, value: Any) -> str:
     """Return a value of a column as text."""
     if value is None:
@@ -235,7 +244,7 @@ def cell_text(name: str, value: Any) -> str:
     if name in ("started", "ended"):
         return str(value)[:16].replace("T", " ")
     if isinstance(value, float):
-        return f"{value:.4f}" if name.endswith(("acc", "loss")) else f"{value:g}"
+        return f"{value:.4f}" if "/" in name else f"{value:g}"  # metrics of a stage, such as test/macro_f1
     if isinstance(value, list):
         return ",".join(map(str, value)) or "-"
     if isinstance(value, dict):  # such as images of each split

@@ -1,5 +1,7 @@
 """Metrics of classifiers on validation and test images: their names, and whether higher is better."""
 
+from collections.abc import Mapping
+
 BASIC = {"acc": True, "loss": False}  # with several labels per image, it counts as correct if all of them are
 
 # Measured on the test images once; on validation images after each epoch if callbacks.metrics names them, or if they
@@ -24,6 +26,13 @@ TITLES = {  # in tables and sentences
     "class_ap": "average precision",
 }
 
+OF_CLASSES = (
+    "class_acc",
+    "class_acc_low",
+    "class_acc_high",
+    "class_ap",
+)  # a metric for each class: test/class_acc/NAME
+
 
 def extra_metrics(*, multi_label: bool) -> tuple[str, ...]:
     """Return the metrics of ``EXTRA`` that are measured on data with one label per image, or with several."""
@@ -36,6 +45,30 @@ def kind_of(name: str) -> str:
     What follows it is the user's own name of a class or a target, and says nothing of the metric.
     """
     return name.split("/")[min(1, name.count("/"))]
+
+
+def is_of_a_class(name: str) -> bool:
+    """Whether a metric in metrics.json is that of one class: ``test/class_acc/NAME``."""
+    return kind_of(name) in OF_CLASSES and name.count("/") > 1
+
+
+def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[str]:
+    """Return the metrics of each class: ``cat 0.95 (0.91 to 0.98)``, or its average precision.
+
+    Args:
+        metrics: by their names in metrics.json.
+        stage: ``test`` or ``val``.
+        digits: of an accuracy after the point.
+    """
+    found, prefix = [], f"{stage}/class_acc/"
+    for key, value in metrics.items():
+        if key.startswith(prefix):
+            name = key.removeprefix(prefix)
+            low, high = (metrics.get(f"{stage}/class_acc_{end}/{name}") for end in ("low", "high"))
+            interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+            found.append(f"{name} {value:.{digits}f}{interval}")
+    prefix = f"{stage}/class_ap/"
+    return found + [f"{key.removeprefix(prefix)} {metrics[key]:.4f}" for key in metrics if key.startswith(prefix)]
 
 
 def lower_is_better(name: str) -> bool:

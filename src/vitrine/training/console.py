@@ -14,7 +14,7 @@ from rich.text import Text
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_sides
 from vitrine.config.loggers import LoggerConfig
-from vitrine.config.metrics import EXTRA, TITLES
+from vitrine.config.metrics import EXTRA, TITLES, by_class
 from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
 from vitrine.config.size import format_size
@@ -202,21 +202,10 @@ def show_result(
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics other than accuracy and loss in one row, and those of each class in another.
-
-    These are accuracies with their intervals; average precisions, where images have several labels.
-    """
+    """Metrics other than accuracy and loss in one row, and those of each class in another."""
     values = [f"{TITLES[name]} {metrics[key]:.4f}" for name in EXTRA if (key := f"{stage}/{name}") in metrics]
     rows = {f"{title} metrics": ", ".join(values)} if values else {}
-    prefix = f"{stage}/class_acc/"
-    classes = []
-    for key in metrics:
-        if key.startswith(prefix):
-            name = key.removeprefix(prefix)
-            low, high = (metrics[f"{stage}/class_acc_{end}/{name}"] for end in ("low", "high"))
-            classes.append(f"{name} {metrics[key]:.2f} ({low:.2f} to {high:.2f})")
-    prefix = f"{stage}/class_ap/"
-    classes += [f"{key.removeprefix(prefix)} {value:.4f}" for key, value in metrics.items() if key.startswith(prefix)]
+    classes = by_class(metrics, stage)
     return rows | ({f"{title} by class": ", ".join(classes)} if classes else {})
 
 
