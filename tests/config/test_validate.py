@@ -6,7 +6,7 @@ import pytest
 
 import vitrine
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.schema import MONITORS, EarlyStoppingConfig, EmaConfig, TrainConfig
+from vitrine.config.schema import CHOSEN, EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import PIXELS, train_faults
 from vitrine.errors import ConfigError, Fault
@@ -208,7 +208,7 @@ def change(default):
         ),
         (
             {"callbacks__monitor": "val/los"},
-            Fault("callbacks.monitor", "val/los", f"is not one of {', '.join(MONITORS)}, last", "val/loss"),
+            Fault("callbacks.monitor", "val/los", f"is not one of {', '.join(CHOSEN)}", "val/loss"),
         ),
         (
             {"callbacks__early_stopping": EarlyStoppingConfig(patience=0)},

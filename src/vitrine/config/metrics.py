@@ -1,18 +1,18 @@
-"""Metrics of classifiers on validation and test images: their names, and whether higher is better."""
+"""Metrics of classifiers on validation and test images: their names, and whether lower is better."""
 
 from collections.abc import Mapping
 
-BASIC = {"acc": True, "loss": False}  # with several labels per image, it counts as correct if all of them are
+BASIC = ("acc", "loss")  # with several labels per image, it counts as correct if all of them are
 
 # Measured on the test images once; on validation images after each epoch if callbacks.metrics names them, or if they
 # are monitored.
-EXTRA = {"balanced_acc": True, "macro_f1": True, "top5_acc": True, "auroc": True, "ece": False, "map": True}
+EXTRA = ("balanced_acc", "macro_f1", "top5_acc", "auroc", "ece", "map")
 
 MULTI_LABEL = ("macro_f1", "auroc", "map")  # those of EXTRA that are of several labels per image
 SINGLE_LABEL = tuple(name for name in EXTRA if name != "map")
 
-VALIDATION = {f"val/{name}": higher for name, higher in (BASIC | EXTRA).items()}
-TEST = {f"test/{name}": higher for name, higher in (BASIC | EXTRA).items()}
+VALIDATION = tuple(f"val/{name}" for name in BASIC + EXTRA)
+TEST = tuple(f"test/{name}" for name in BASIC + EXTRA)
 
 TITLES = {  # in tables and sentences
     "acc": "accuracy",
@@ -72,6 +72,6 @@ def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[
 
 
 def lower_is_better(name: str) -> bool:
-    """Whether a metric of a run is a loss, a time or a calibration error, by its name in metrics.json."""
+    """Whether a metric of a run is an error, a loss or a cost, by its name in metrics.json or in a search."""
     kind = kind_of(name)
-    return kind == "ece" or kind.endswith(("loss", "seconds"))
+    return kind in ("ece", "parameters", "flops_per_image") or kind.endswith(("error", "loss", "seconds"))

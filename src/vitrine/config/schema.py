@@ -41,8 +41,7 @@ ACCELERATORS = ("auto", "cpu", "gpu")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
-MONITORS = tuple(VALIDATION)
-CHOSEN = (*MONITORS, "last")
+CHOSEN = (*VALIDATION, "last")
 
 
 @dataclass
@@ -253,7 +252,7 @@ class EarlyStoppingConfig:
         min_delta: smallest change that counts as one.
     """
 
-    monitor: str = choice(MONITORS, "val/loss")
+    monitor: str = choice(VALIDATION, "val/loss")
     patience: int = number(10, ge=1)
     min_delta: float = number(0.0, ge=0)
 

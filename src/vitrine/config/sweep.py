@@ -22,19 +22,13 @@ READ_BY = {
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "successive_halving")
 
-# Metrics that a search can optimise, and whether higher is better.
-OBJECTIVES = {
-    **VALIDATION,
-    "images_per_second": True,
-    "train_seconds": False,
-    "parameters": False,
-    "flops_per_image": False,
-}
+# Metrics that a search can optimise.
+OBJECTIVES = (*VALIDATION, "images_per_second", "train_seconds", "parameters", "flops_per_image")
 
-# Rules by which ``sweep=decide`` stops, its keys, and metrics that it decides by, with whether higher is better.
+# Rules by which ``sweep=decide`` stops, its keys, and metrics that it decides by.
 DECISION_METHODS = ("group_sequential", "anytime")
 DECISION_KEYS = ("metric", "alpha", "difference", "min_seeds", "max_seeds")
-DECISION_METRICS = VALIDATION | TEST
+DECISION_METRICS = VALIDATION + TEST
 
 # Hydra's own settings: how runs are carried out, not what they are.
 HYDRA = Facts(affects_result=False, shared_by_trials=True)
@@ -72,7 +66,7 @@ class SweepConfig:
     metrics: list[str] = setting(["val/acc"])
     pruner: str = choice(PRUNERS, "none")
     method: str | None = choice(DECISION_METHODS, None)
-    metric: str = choice(tuple(DECISION_METRICS), "val/acc")
+    metric: str = choice(DECISION_METRICS, "val/acc")
     alpha: float = number(0.05, gt=0, lt=1)
     difference: float | None = number(None, gt=0)
     min_seeds: int = number(3, ge=3, le=1000)

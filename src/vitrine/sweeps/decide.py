@@ -21,7 +21,8 @@ from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
 from vitrine.compare.sequential_rule import RULE_VERSION
-from vitrine.config.sweep import DECISION_METRICS, TrainCommand
+from vitrine.config.metrics import lower_is_better
+from vitrine.config.sweep import TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.data_changes import run_changes
@@ -307,7 +308,7 @@ def _new_decision(points: Sequence[Point]) -> Decision:
         settings.min_seeds,
         settings.max_seeds,
         settings.method,
-        lower_is_better=not DECISION_METRICS[settings.metric],
+        lower_is_better=lower_is_better(settings.metric),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from vitrine.config.sweep import OBJECTIVES
+from vitrine.config.metrics import lower_is_better
 from vitrine.sweeps.progress import COLOURS, format_metric, trial_table, varying_cells
 from vitrine.sweeps.selected import print_selected
 from vitrine.sweeps.summary import (
@@ -75,7 +75,7 @@ def rank_trials(search: "Search") -> list[RankedTrial]:
         )
         found.setdefault(tuple(ranked.folders), ranked)
     metric = search.settings.metrics[0]
-    sign = -1 if OBJECTIVES[metric] else 1
+    sign = 1 if lower_is_better(metric) else -1
     return sorted(found.values(), key=lambda trial: (ORDER.index(trial.state), sign * trial.values.get(metric, 0.0)))
 
 

@@ -25,7 +25,7 @@ from optuna.study import StudyDirection as Direction
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from vitrine.command.space import Interval, Values
-from vitrine.config.sweep import OBJECTIVES
+from vitrine.config.metrics import lower_is_better
 from vitrine.errors import RunError, first_line
 from vitrine.sweeps.locks import held
 from vitrine.untrusted import refuse_pipe
@@ -57,7 +57,7 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
         )  # Optuna's own lock outlives its process
         if metrics is None:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
-        directions = [Direction.MAXIMIZE if OBJECTIVES[metric] else Direction.MINIMIZE for metric in metrics]
+        directions = [Direction.MINIMIZE if lower_is_better(metric) else Direction.MAXIMIZE for metric in metrics]
         return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
     except _DAMAGED as error:
         raise unreadable(path, error) from None

@@ -77,7 +77,7 @@ class SweepSummary:
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), [*known.get("sources", []), *known["common"]]
-            if (metric := known["metric"]) not in (allowed := OBJECTIVES | DECISION_METRICS):
+            if (metric := known["metric"]) not in (allowed := OBJECTIVES + DECISION_METRICS):
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
             decision = known.get("decision")
             said = None if decision is None else [str(text) for text in decision["findings"].values()]

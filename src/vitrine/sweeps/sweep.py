@@ -34,7 +34,8 @@ from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
 from vitrine.command.spelling import respelled
 from vitrine.compare.selection import fresh_seeds
-from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand, one_spelling
+from vitrine.config.metrics import lower_is_better
+from vitrine.config.sweep import TrainCommand, one_spelling
 from vitrine.errors import RunError, first_line
 from vitrine.files import naming_failed_write, refuse_link_out, remove_leftovers, write_text
 from vitrine.runs import provenance
@@ -239,7 +240,7 @@ def ranked_configurations(
         if finite := [one for one in metrics if math.isfinite(one.get(metric, math.nan))]:
             means = mean_metrics(finite)
             found.append(BestConfiguration(dict(group), means[metric], means, len(finite)))
-    sign = -1 if (OBJECTIVES | DECISION_METRICS)[metric] else 1
+    sign = 1 if lower_is_better(metric) else -1
     return sorted(found, key=lambda one: (-one.count, sign * one.mean))
 
 

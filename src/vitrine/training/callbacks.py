@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from vitrine.config.metrics import VALIDATION
+from vitrine.config.metrics import lower_is_better
 from vitrine.config.schema import EarlyStoppingConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.pixel_store import complete_all
@@ -35,7 +35,7 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
             config.monitor,
             config.min_delta,
             config.patience,
-            mode="max" if VALIDATION[config.monitor] else "min",
+            mode="min" if lower_is_better(config.monitor) else "max",
             check_finite=False,  # a non-finite metric is no improvement; trainer.on_divergence decides whether to stop
             check_on_train_epoch_end=False,
         )

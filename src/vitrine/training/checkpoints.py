@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from vitrine.config.metrics import VALIDATION
+from vitrine.config.metrics import lower_is_better
 from vitrine.config.parts import PartError
 from vitrine.errors import RunError, first_line
 from vitrine.files import copy, replacing
@@ -79,7 +79,7 @@ class Checkpoints(Callback):
     def _better(self, values: Mapping[str, float]) -> bool:
         if not self.best or self.monitor == "last":
             return True
-        sign = 1 if VALIDATION[self.monitor] else -1
+        sign = -1 if lower_is_better(self.monitor) else 1
         new, best = sign * values[self.monitor], sign * self.best[self.monitor]
         return not (math.isnan(new) or new < best)  # anything is better than NaN
 
