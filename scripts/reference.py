@@ -129,10 +129,10 @@ def _default(value: Any) -> str:
 
 def _allowed(field: "dataclasses.Field[Any]", kind: Any) -> str:
     if (options := field.metadata.get("options")) is not None:
-        listed = ", ".join(f"`{option}`" for option in options)
+        listed = ", ".join([*(f"`{option}`" for option in options), *filter(None, [field.metadata.get("others")])])
         return f"{listed}, or a dotted name" if "part" in field.metadata else listed
     if "part" in field.metadata:
-        return "dotted names"
+        return ", ".join([*(f"`{word}`" for word in field.metadata["part"].words), "dotted names"])
     word = field.metadata.get("word")
     if kind is typing.Any and word is None and "size" not in field.metadata:
         return "text, numbers, or names with numbers, null"

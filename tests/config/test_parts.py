@@ -201,7 +201,7 @@ def test_a_model_of_the_users_stores_no_keys_of_vits(lab):
 def test_every_part_of_the_schema_has_its_options(lab):
     """The field of options is found by name: that it is there is what this tests."""
     fields = _part_fields(TrainConfig)
-    assert len(fields) == 15
+    assert len(fields) == 16
     assert all(isinstance(interface, Interface) for interface in fields.values())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import vitrine
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.schema import CHOSEN, EarlyStoppingConfig, EmaConfig, TrainConfig
+from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import PIXELS, train_faults
 from vitrine.errors import ConfigError, Fault
@@ -208,7 +208,13 @@ def change(default):
         ),
         (
             {"callbacks__monitor": "val/los"},
-            Fault("callbacks.monitor", "val/los", f"is not one of {', '.join(CHOSEN)}", "val/loss"),
+            Fault(
+                "callbacks.monitor",
+                "val/los",
+                "is not one of val/acc, val/loss, val/balanced_acc, val/macro_f1, val/top5_acc, val/auroc, val/ece, "
+                "last, or a function of yours in callbacks.metrics",
+                "val/loss",
+            ),
         ),
         (
             {"callbacks__early_stopping": EarlyStoppingConfig(patience=0)},

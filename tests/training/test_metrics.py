@@ -8,12 +8,15 @@ import sys
 import pytest
 import torch
 from helpers.running import SMALL
+from helpers.user_parts import enter_lab
 from sklearn import metrics as sklearn_metrics
 from statsmodels.stats.proportion import proportion_confint
 
 from vitrine import compose, fit
+from vitrine.config.parts import PartError
+from vitrine.config.schema import CallbacksConfig
 from vitrine.runs import RunRecord
-from vitrine.training.metrics import Outputs, all_labels_right, auroc, class_metrics, measure
+from vitrine.training.metrics import Outputs, all_labels_right, auroc, class_metrics, measure, own_metrics
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -135,6 +138,31 @@ def test_metrics_import_little():
     assert set(new) <= {"torchmetrics", "vitrine"}
     assert not torchvision
     assert seconds < 1
+
+
+def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, outputs):
+    given = {
+        "tensor": "(labels == 0).sum()",
+        "true": "np.float32(2.5)",
+        "nan": "logits.sum() * float('nan')",
+        "each": "logits.mean(dim=0)",
+        "nothing": "None",
+        "wrong": "1 / 0",
+    }
+    functions = [f"def {name}(logits, labels): return {value}" for name, value in given.items()]
+    module = "\n".join(["import numpy as np", *functions])
+    enter_lab(tmp_path, monkeypatch, "lab_of_values", own=module)
+    logits, labels = outputs
+    own = own_metrics(CallbacksConfig(metrics=["ece", *(f"lab_of_values.own.{name}" for name in given)]))
+    assert measure(logits, labels, ["tensor", "true"], own) == {"tensor": (labels == 0).sum(), "true": 2.5}
+    shape = f"a Tensor of shape ({logits.shape[1]},)"
+    for name, problem in {"nan": "nan", "each": shape, "nothing": "a NoneType"}.items():
+        with pytest.raises(PartError) as error:
+            own[name](logits, labels)
+        assert str(error.value) == f"lab_of_values.own.{name} must return a finite number, not {problem}"
+    with pytest.raises(PartError, match=r"^lab_of_values.own.wrong failed: ZeroDivisionError"):
+        own["wrong"](logits, labels)
+    assert math.isnan(own["wrong"](logits / 0, labels))  # the run has diverged, and is reported as such
 
 
 @pytest.mark.whole

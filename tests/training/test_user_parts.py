@@ -1,5 +1,7 @@
 """A run in which every part is a user's own, each named on the command line."""
 
+from dataclasses import astuple
+
 import pytest
 from helpers.running import SMALL
 from helpers.user_parts import enter_lab
@@ -95,6 +97,13 @@ class Watch(Callback):
         CALLED.append("callbacks")
 
 
+def hits(logits, labels, scale=1):
+    CALLED.append("metrics")
+    right = logits.argmax(dim=1).eq(labels)
+    logits.zero_(), labels.zero_()
+    return scale * right.float().mean()
+
+
 class Log(CSVLogger):
     def __init__(self, folder="logs"):
         super().__init__(folder)
@@ -106,7 +115,8 @@ class Log(CSVLogger):
 def images(count=40):
     CALLED.append("data")
     labels = torch.arange(count) % 2
-    return {"train": ((127 * labels)[:, None, None, None].expand(-1, 1, 8, 8).byte(), labels), "classes": ["a", "b"]}
+    pairs = (127 * labels)[:, None, None, None].expand(-1, 1, 8, 8).byte(), labels
+    return {"train": pairs, "test": pairs, "classes": ["a", "b"]}
 
 
 images.config = {"image_size": 8, "in_channels": 1, "num_classes": 2, "patch_size": 4}
@@ -163,6 +173,7 @@ NAMES = {
 }
 LISTED = {"callbacks": "Watch"}
 OPTIONS = ["model.position_options.scale=0.5", "model.init_options.std=0.02", "loss.options.scale=2.0"]
+METRIC = [f"callbacks.metrics=[ece,{LAB}.parts.hits]", "callbacks.metrics_options.hits.scale=2"]
 
 
 @pytest.fixture
@@ -172,14 +183,17 @@ def overrides(tmp_path, monkeypatch):
         key: name.format(f"{LAB}.parts.{LISTED[key]}") if key in LISTED else f"{LAB}.parts.{name}"
         for key, name in NAMES.items()
     }
-    return [*SMALL, *(f"{key}={name}" for key, name in parts.items()), *OPTIONS]
+    return [*SMALL, *(f"{key}={name}" for key, name in parts.items()), *OPTIONS, *METRIC]
 
 
-def test_every_part_of_a_run_can_be_the_users(overrides, tmp_path):
-    run_dir = fit(compose([*overrides, "debug=quick", "accelerator=cpu", f"paths.output_dir={tmp_path}"])).run_dir
+def test_every_part_of_a_run_can_be_the_users(overrides, tmp_path, capsys):
+    chosen = [*overrides, "callbacks.monitor=val/hits", "debug=quick", "accelerator=cpu"]
+    metrics, run_dir = astuple(fit(compose([*chosen, f"paths.output_dir={tmp_path}"])))
+    assert {"val/hits": 2 * metrics["val/acc"], "test/hits": 2 * metrics["test/acc"]}.items() <= metrics.items()
+    assert f", hits {metrics['test/hits']:.4f}" in capsys.readouterr().out
     from lab_of_a_run import parts
 
-    called = {"init 0.02", "loss", "optimizer", "schedule", "augment", "callbacks", "logger", "data"}
+    called = {"init 0.02", "loss", "optimizer", "schedule", "augment", "callbacks", "logger", "data", "metrics"}
     assert set(parts.CALLED) == called
     kinds = {type(module).__name__ for module in load_run(run_dir, trust=[LAB]).model.modules()}
     assert {"Patches", "Place", "Attention", "Mlp", "Norm", "Pool"} <= kinds

@@ -226,9 +226,6 @@ def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
         if metric.startswith("test/"):
             problem = "cannot be searched by: models are selected on the validation split"
             yield Fault("sweep.metrics", metric, problem, metric.replace("test/", "val/"))
-        elif metric not in OBJECTIVES:
-            problem = f"is not an objective of searches, which are {listed(OBJECTIVES)}"
-            yield Fault("sweep.metrics", metric, problem, nearest(metric, OBJECTIVES))
     if not sweep.metrics or len(set(sweep.metrics)) < len(sweep.metrics):
         given = "[" + ",".join(sweep.metrics) + "]"
         yield Fault("sweep.metrics", given, "must be one or more different metrics")

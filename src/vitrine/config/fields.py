@@ -115,9 +115,12 @@ def as_float(value: Any) -> Any:
         return value
 
 
-def choice(options: Sequence[str], default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Return a field for one of ``options``; ``None`` passes where the field's type allows it."""
-    return _field(default, facts, {"options": tuple(options)})
+def choice(options: Sequence[str], default: Any = dataclasses.MISSING, *, others: str = "", **facts: Any) -> Any:
+    """Return a field for one of ``options``; ``None`` passes where the field's type allows it.
+
+    ``others`` describes further values that depend on other keys: what the field has is then checked with those.
+    """
+    return _field(default, facts, {"options": tuple(options)} | ({"others": others} if others else {}))
 
 
 def part(
@@ -205,8 +208,8 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
             return
         yield from _out_of_bounds(key, value, *bounds)
     if (options := field.metadata.get("options")) is not None and value not in options:
-        if "part" in field.metadata and is_dotted(value):
-            return  # checked by part_faults
+        if ("part" in field.metadata and is_dotted(value)) or "others" in field.metadata:
+            return  # checked by part_faults, or with the whole configuration
         yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
 
 

@@ -26,12 +26,8 @@ TITLES = {  # in tables and sentences
     "class_ap": "average precision",
 }
 
-OF_CLASSES = (
-    "class_acc",
-    "class_acc_low",
-    "class_acc_high",
-    "class_ap",
-)  # a metric for each class: test/class_acc/NAME
+OF_CLASSES = ("class_acc", "class_acc_low", "class_acc_high", "class_ap")  # of each class: test/class_acc/NAME
+RESERVED = {*BASIC, *EXTRA, *TITLES, *OF_CLASSES}  # not names of a user's own metrics
 
 
 def extra_metrics(*, multi_label: bool) -> tuple[str, ...]:

@@ -46,12 +46,14 @@ class Interface:
         optional: names of what is passed by keyword to parts whose signature names it.
         function: whether the part is a function, called again and again. A class in its place is called once, with its
             options, and its instance is the function.
+        words: names of built-in parts that a list can have beside the user's; they are not checked here.
     """
 
     arguments: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     function: bool = False
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def build_list(config: Any, kind: type) -> list[Any]:
         PartError: one of them is not of the type ``kind``.
     """
     found = []
-    for part in parts_of(config):
+    for part in (one for one in parts_of(config) if one.key == "parts"):
         found.append(build(part))
         if not isinstance(found[-1], kind):
             raise PartError(part.name, f"must give a {kind.__module__}.{kind.__name__}, not {type(found[-1]).__name__}")
@@ -383,8 +385,8 @@ def _call_faults(part: Part) -> Iterator[Fault]:
 
 def _stray_faults(config: Any, prefix: str) -> Iterator[Fault]:
     """Yield options without their part, and entries of lists that are no dotted names or share a class name."""
-    for key, value, options_key, options, _ in _choices(config, prefix):
-        names = value if isinstance(value, list) else []
+    for key, value, options_key, options, interface in _choices(config, prefix):
+        names = [name for name in (value if isinstance(value, list) else []) if is_dotted(name) or not interface.words]
         classes = [name.rpartition(".")[2] for name in names]
         for option, given in options.items() if not is_dotted(value) else ():
             if not isinstance(value, list):
@@ -396,4 +398,4 @@ def _stray_faults(config: Any, prefix: str) -> Iterator[Fault]:
             if not is_dotted(name):
                 yield Fault(key, str(name), "is not a dotted name, such as my_lab.parts.MyPart")
             elif classes.count(own) > 1:
-                yield Fault(key, name, "another part of the list has this class name")
+                yield Fault(key, name, "another part of the list has this name")

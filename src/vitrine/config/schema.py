@@ -25,7 +25,7 @@ from vitrine.config.loggers import LoggerConfig
 from vitrine.config.loss import LossConfig
 from vitrine.config.metrics import EXTRA, VALIDATION
 from vitrine.config.model import MOST_CLASSES, ViTConfig
-from vitrine.config.parts import Interface
+from vitrine.config.parts import Interface, is_dotted
 from vitrine.config.schedule import ScheduleConfig
 from vitrine.config.size import Size, height_width
 
@@ -42,6 +42,7 @@ PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
 CHOSEN = (*VALIDATION, "last")
+OF_OWN = "`val/NAME` of a function of yours in `callbacks.metrics`"
 
 
 @dataclass
@@ -252,7 +253,7 @@ class EarlyStoppingConfig:
         min_delta: smallest change that counts as one.
     """
 
-    monitor: str = choice(VALIDATION, "val/loss")
+    monitor: str = choice(VALIDATION, "val/loss", others=OF_OWN)
     patience: int = number(10, ge=1)
     min_delta: float = number(0.0, ge=0)
 
@@ -274,16 +275,18 @@ class CallbacksConfig:
 
     Attributes:
         monitor: metric that selects the checkpoint to test, the later of equals; or ``last``.
-        metrics: further metrics to measure on the validation split after each epoch (config/metrics.py); what is
-            monitored always is. On the test images all are measured.
+        metrics: further metrics to measure on the validation split after each epoch (config/metrics.py), also functions
+            of your own, by dotted name; what is monitored always is. On the test images all are measured.
+        metrics_options: arguments of your own metrics, by name.
         test_curve: also measure the test set after each epoch, for a curve; it selects nothing.
         early_stopping, ema: sections that are off where they are null.
         parts: callbacks of your own, by dotted name.
         parts_options: their arguments, by class name.
     """
 
-    monitor: str = choice(CHOSEN, "val/acc")
-    metrics: list[str] = setting([])
+    monitor: str = choice(CHOSEN, "val/acc", others=OF_OWN)
+    metrics: list[str] = part_list(Interface(("logits", "labels"), function=True, words=EXTRA))
+    metrics_options: dict[str, Any] = part_options()
     test_curve: bool = setting(False, in_comparisons=False)
     early_stopping: EarlyStoppingConfig | None = None
     ema: EmaConfig | None = None
@@ -291,11 +294,16 @@ class CallbacksConfig:
     parts_options: dict[str, Any] = part_options()
 
     @property
+    def own_metrics(self) -> list[str]:
+        """Names in metrics.json, without the split, of the user's own metrics: ``worst_class``."""
+        return [name.rpartition(".")[2] for name in self.metrics if is_dotted(name)]
+
+    @property
     def measured(self) -> list[str]:
         """Metrics to measure on the validation split in addition to accuracy and loss."""
         monitored = [self.monitor, *([] if self.early_stopping is None else [self.early_stopping.monitor])]
         names = {*self.metrics, *(name.removeprefix("val/") for name in monitored)}
-        return [name for name in EXTRA if name in names]
+        return [*(name for name in EXTRA if name in names), *self.own_metrics]
 
 
 @dataclass

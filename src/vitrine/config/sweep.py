@@ -1,14 +1,12 @@
 """Keys of ``train.py`` that are not a run's configuration: which runs ``-m`` makes, and how they are launched."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 from vitrine.config.fields import Facts, as_float, choice, number, setting
 from vitrine.config.keys import facts, kind
-from vitrine.config.metrics import EXTRA, TEST, VALIDATION
-from vitrine.config.schema import TrainConfig
-from vitrine.errors import Fault
+from vitrine.config.metrics import TEST, VALIDATION
+from vitrine.config.schema import OF_OWN, TrainConfig
 
 CLUSTERS = ("slurm", "local")
 LAUNCHERS = ("basic", "process", *CLUSTERS)
@@ -66,7 +64,7 @@ class SweepConfig:
     metrics: list[str] = setting(["val/acc"])
     pruner: str = choice(PRUNERS, "none")
     method: str | None = choice(DECISION_METHODS, None)
-    metric: str = choice(DECISION_METRICS, "val/acc")
+    metric: str = choice(DECISION_METRICS, "val/acc", others=OF_OWN.replace("val/NAME`", "val/NAME` or `test/NAME`"))
     alpha: float = number(0.05, gt=0, lt=1)
     difference: float | None = number(None, gt=0)
     min_seeds: int = number(3, ge=3, le=1000)
@@ -133,20 +131,6 @@ class TrainCommand(TrainConfig):
     def run(self) -> TrainConfig:
         """The configuration of a run."""
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
-
-
-def unmeasured(command: TrainCommand) -> Iterator[Fault]:
-    """Yield a fault for each metric of a sweep that its runs do not measure."""
-    sweep, measured = command.sweep, command.callbacks.measured
-    asked = {
-        "sweep.metrics": sweep.metrics if sweep.sampler else [],
-        "sweep.metric": [sweep.metric] if sweep.method else [],
-    }
-    for key, metrics in asked.items():
-        for metric in metrics:
-            stage, _, name = metric.partition("/")
-            if stage == "val" and name in EXTRA and name not in measured:
-                yield Fault(key, metric, f"is not measured; add callbacks.metrics=[{','.join([*measured, name])}]")
 
 
 def facts_of(name: str) -> Facts:

@@ -13,7 +13,7 @@ from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
-from vitrine.config.metrics import EXTRA, extra_metrics
+from vitrine.config.metric_faults import metric_faults
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import is_dotted, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
@@ -203,24 +203,6 @@ def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(key, str(value), problem, f"{key}={'null' if key.endswith('weights') else '0.0'}")
 
 
-def _metrics(config: TrainConfig) -> Iterator[Fault]:
-    known = extra_metrics(multi_label=config.data.multi_label)
-    for name in config.callbacks.metrics:
-        if name not in known:
-            yield Fault("callbacks.metrics", name, f"is not one of {', '.join(known)}", nearest(name, known))
-    stopping = config.callbacks.early_stopping
-    monitored = {"monitor": config.callbacks.monitor, "early_stopping.monitor": stopping and stopping.monitor}
-    labels = "several labels per image" if config.data.multi_label else "one label per image"
-    for key, metric in monitored.items():
-        name = (metric or "").removeprefix("val/")
-        if name in EXTRA and name not in known:
-            allowed = ", ".join(f"val/{one}" for one in ("acc", "loss", *known))
-            yield Fault(f"callbacks.{key}", f"val/{name}", f"is not a metric of {labels}; these are: {allowed}")
-    if "top5_acc" in config.callbacks.measured and "top5_acc" in known and config.data.num_classes <= 5:
-        problem = f"is 1 with data.num_classes={config.data.num_classes}: an image's class is always among five"
-        yield Fault("callbacks.metrics", "top5_acc", problem)
-
-
 def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
     data = config.data
     if data.train_fraction is not None and data.per_class is not None:
@@ -387,7 +369,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
         ("data.folds", "data.fold", "data.train_fraction", "data.per_class", "data.subset_seed", "data.val_fraction"),
         _parts_of_the_data,
     ),
-    (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), _metrics),
+    (("data.num_classes", "callbacks.monitor", "callbacks.early_stopping.monitor"), metric_faults),
     (("data.name", "loss.name", "data.sampling", "data.num_classes"), _multi_label),
     (("data.num_classes", "data.target_classes"), _targets),
     (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),

@@ -1,5 +1,6 @@
 """Summaries of sweeps as tables: those in a folder, and a grid at its end. That of a search is in search_summary.py."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES
+from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program, same_command
@@ -77,8 +78,9 @@ class SweepSummary:
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), [*known.get("sources", []), *known["common"]]
-            if (metric := known["metric"]) not in (allowed := OBJECTIVES + DECISION_METRICS):
-                raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not one of {', '.join(allowed)}")
+            if (metric := known["metric"]) not in OBJECTIVES and not re.fullmatch(r"(val|test)/\w+", metric):
+                allowed = f"val/NAME, test/NAME or one of {', '.join(OBJECTIVES)}"
+                raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not {allowed}")
             decision = known.get("decision")
             said = None if decision is None else [str(text) for text in decision["findings"].values()]
         except KeyError as error:

@@ -14,7 +14,7 @@ from rich.text import Text
 from vitrine.config import TrainConfig
 from vitrine.config.image_schedule import image_sides
 from vitrine.config.loggers import LoggerConfig
-from vitrine.config.metrics import EXTRA, TITLES, by_class
+from vitrine.config.metrics import BASIC, EXTRA, TITLES, by_class
 from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
 from vitrine.config.size import format_size
@@ -202,8 +202,10 @@ def show_result(
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics other than accuracy and loss in one row, and those of each class in another."""
-    values = [f"{TITLES[name]} {metrics[key]:.4f}" for name in EXTRA if (key := f"{stage}/{name}") in metrics]
+    """Metrics other than accuracy and loss in one row, the user's last, and those of each class in another."""
+    found = [key.removeprefix(f"{stage}/") for key in metrics if key.startswith(f"{stage}/") and key.count("/") == 1]
+    names = [name for name in dict.fromkeys((*EXTRA, *found)) if name not in BASIC and f"{stage}/{name}" in metrics]
+    values = [f"{TITLES.get(name, name.replace('_', ' '))} {metrics[f'{stage}/{name}']:.4f}" for name in names]
     rows = {f"{title} metrics": ", ".join(values)} if values else {}
     classes = by_class(metrics, stage)
     return rows | ({f"{title} by class": ", ".join(classes)} if classes else {})

@@ -28,7 +28,7 @@ from vitrine.text import report
 from vitrine.training.changed_data import check_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
-from vitrine.training.metrics import by_target, class_metrics, measure
+from vitrine.training.metrics import by_target, class_metrics, measure, own_metrics
 from vitrine.training.weights import check_size, differences, load_weights, model_weights, read_checkpoint
 
 
@@ -37,8 +37,8 @@ class Evaluation:
     """Metrics of the test images, with their logits and labels.
 
     Attributes:
-        metrics: ``test/acc``, ``test/loss``, and those of training/metrics.py; those of further targets, too, as
-            ``test/acc/NAME``.
+        metrics: ``test/acc``, ``test/loss``, those of training/metrics.py, and those of ``callbacks.metrics``; those of
+            further targets, too, as ``test/acc/NAME``.
         logits: (N, num_classes) float32; of several targets, those of the first.
         labels: (N,) int64; or (N, num_classes) uint8, where images have several.
         further: logits and labels of further targets, by name.
@@ -105,8 +105,9 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
     further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
     metrics |= {f"test/{name}": value for name, value in further.items()}
     named = dict(zip(config.data.targets[1:], others, strict=True))
+    own = own_metrics(config.callbacks) if named else {}  # of the first target, the trainer measured them
     for target, values in named.items():
-        metrics |= {f"test/{name}/{target}": value for name, value in measure(*values).items()}
+        metrics |= {f"test/{name}/{target}": value for name, value in measure(*values, own=own).items()}
     arrays = {target: (of_target.numpy(), true.numpy()) for target, (of_target, true) in named.items()}
     return Evaluation(metrics, logits.numpy(), labels.numpy(), arrays)
 

@@ -1,8 +1,11 @@
 """Metrics in addition to accuracy and loss, by torchmetrics, computed once from the logits of all images of a split."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from numbers import Real
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,10 +20,15 @@ from torchmetrics.functional.classification.stat_scores import multiclass_stat_s
 from torchmetrics.utilities.data import dim_zero_cat
 
 from vitrine.config.metrics import extra_metrics
+from vitrine.config.parts import PartError, as_part_error, function, parts_of
+from vitrine.config.schema import CallbacksConfig
 
 BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
 QUANTILE = NormalDist().inv_cdf(0.975)  # scipy.stats takes a second to import
 LISTED = 20  # classes that have metrics of their own
+
+Function = Callable[[Tensor, Tensor], Any]  # of logits and labels, as `measure` takes them
+NONE: Mapping[str, Function] = MappingProxyType({})
 
 
 def balanced_acc(logits: Tensor, labels: Tensor) -> Tensor:
@@ -110,17 +118,45 @@ MULTI_LABEL_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def measure(logits: Tensor, labels: Tensor, names: Iterable[str] | None = None) -> dict[str, float]:
+def own_metrics(config: CallbacksConfig) -> dict[str, Function]:
+    """Return the user's own metrics by their name in metrics.json; they return floats, or raise PartError.
+
+    Raises:
+        PartError: a class in a metric's place cannot be built.
+    """
+    parts = [part for part in parts_of(config) if part.key == "metrics"]
+    return {part.name.rpartition(".")[2]: partial(_own, part.name, function(part)) for part in parts}
+
+
+def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
+    """Return the value of a user's own metric; NaN, without calling it, where logits are not finite."""
+    if not logits.isfinite().all():  # a diverged run is reported as such
+        return math.nan
+    with as_part_error(name, "failed"):
+        value = metric(logits.clone(), labels.to(torch.int64, copy=True))  # which it may change
+    if isinstance(value, Tensor) and value.dim() == 0:
+        value = value.item()
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+    given = value if isinstance(value, Real) else f"a {type(value).__name__}{shape}"
+    raise PartError(name, f"must return a finite number, not {given}")
+
+
+def measure(
+    logits: Tensor, labels: Tensor, names: Iterable[str] | None = None, own: Mapping[str, Function] = NONE
+) -> dict[str, float]:
     """Return metrics by name; ``top5_acc`` with more than five classes only.
 
     Args:
         logits: (N, num_classes), float32 or float64.
         labels: (N,) int64; or (N, num_classes) of 0 and 1, where images have several.
         names: of the metrics; ``None`` for all that are of such labels.
+        own: the user's, by name.
     """
     several = labels.dim() == 2
-    functions = MULTI_LABEL_FUNCTIONS if several else FUNCTIONS
-    chosen = extra_metrics(multi_label=several) if names is None else names
+    functions = {**(MULTI_LABEL_FUNCTIONS if several else FUNCTIONS), **own}
+    chosen = (*extra_metrics(multi_label=several), *own) if names is None else names
     possible = [name for name in chosen if name != "top5_acc" or logits.shape[1] > 5]
     return {name: float(functions[name](logits, labels)) for name in possible}
 
@@ -182,9 +218,9 @@ class Outputs(Metric):
     logits: list[Tensor]
     labels: list[Tensor]
 
-    def __init__(self, names: Sequence[str], **settings: Any) -> None:
+    def __init__(self, names: Sequence[str], own: Mapping[str, Function] = NONE, **settings: Any) -> None:
         super().__init__(**settings)
-        self.names = names
+        self.names, self.own = names, own
         self.add_state("logits", [], dist_reduce_fx="cat")
         self.add_state("labels", [], dist_reduce_fx="cat")
 
@@ -196,4 +232,4 @@ class Outputs(Metric):
     def compute(self) -> dict[str, float]:
         """Return the metrics by name."""
         with torch.no_grad():
-            return measure(dim_zero_cat(self.logits), dim_zero_cat(self.labels), self.names)
+            return measure(dim_zero_cat(self.logits), dim_zero_cat(self.labels), self.names, self.own)

@@ -11,7 +11,7 @@ from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.training.losses import MeanLoss
-from vitrine.training.metrics import Outputs, by_target
+from vitrine.training.metrics import Outputs, by_target, own_metrics
 
 
 class StageMetrics(torch.nn.Module):
@@ -38,7 +38,8 @@ class StageMetrics(torch.nn.Module):
                 for count in self.targets
             ]
         self.accuracies = cast(Sequence[Metric], torch.nn.ModuleList(parts))
-        self.outputs = Outputs(measured, sync_on_compute=all_ranks) if measured else None
+        own = own_metrics(config.callbacks)
+        self.outputs = Outputs(measured, own, sync_on_compute=all_ranks) if measured else None
 
     def update(self, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
         """Add a batch.
