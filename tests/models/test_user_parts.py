@@ -1,10 +1,14 @@
+import re
+
 import pytest
 import torch
+from helpers.running import ROOT
 from helpers.user_parts import enter_lab
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError
-from vitrine.models import VisionTransformer, build_model
+from vitrine.errors import ConfigError
+from vitrine.models import VisionTransformer, build_model, rollout_problem
 
 LAB = "lab_of_models"
 PARTS = """
@@ -81,6 +85,18 @@ class Mixing(nn.Identity):
 
     def forward(self, x):
         return x * x.mean(dim=1, keepdim=True)
+
+
+class Forgetful(Mixing):
+    def forward(self, x, record=None):
+        return super().forward(x)
+
+
+class Averaging(Mixing):
+    def forward(self, x, record=None):
+        if record is not None:
+            record("weights", torch.full((len(x), x.shape[1], x.shape[1]), 1 / x.shape[1]))
+        return super().forward(x)
 
 
 class Shifting(nn.Identity):
@@ -189,6 +205,12 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
         ({"norm": f"{LAB}.parts.Several", "pool": "map"}, r"fails on a tensor \(2, 1, 8\): ValueError: one token"),
         ({"norm": f"{LAB}.parts.ByToken", "qk_norm": True}, r"fails on a tensor \(2, 2, 16, 4\): ValueError: too many"),
         ({"mlp": f"{LAB}.parts.Double"}, "must give torch.float32, not torch.float64"),
+        (
+            {"attention": f"{LAB}.parts.Forgetful"},
+            r"takes record, and must call record\('weights', weights\) with a tensor \(2, 2, 16, 16\) for one of "
+            r"\(2, 16, 8\); it records nothing$",
+        ),
+        ({"attention": f"{LAB}.parts.Averaging"}, r"it records \(2, 16, 16\)$"),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
         (
             {"position": f"{LAB}.parts.Misspelt"},
@@ -263,7 +285,49 @@ def test_a_part_that_may_mix_tokens_gets_all_of_them(part):
     torch.testing.assert_close(model(images), model.head(features[:, 0]), rtol=0, atol=1e-12)
 
 
-def test_an_attention_of_the_users_has_no_maps():
+def test_an_attention_that_takes_no_recorder_has_no_maps():
     model = VisionTransformer(config(attention=f"{LAB}.parts.Mixing"))
-    with pytest.raises(ValueError, match=f"^attention={LAB}.parts.Mixing gives no weights; joint, headwise, local do$"):
+    assert rollout_problem(model) == f"attention={LAB}.parts.Mixing records no weights"
+    with pytest.raises(ValueError, match=f"^attention={LAB}.parts.Mixing records no weights; docs/own_parts.md"):
         model.attention_maps(torch.randn(2, 1, 8, 8))
+
+
+@pytest.fixture
+def documented(tmp_path):
+    """The attentions in docs/own_parts.md."""
+    page = (ROOT / "docs" / "own_parts.md").read_text().partition("## Attention")[2]
+    code = "\n".join(re.findall(r"```python\n(from.*?)```", page, re.DOTALL))
+    (tmp_path / LAB / "documented.py").write_text(code)
+    return f"{LAB}.documented"
+
+
+@pytest.mark.parametrize("name", ["Sharpened", "TalkingHeads"])
+def test_an_attention_that_records_its_weights_has_maps_and_positions_inside(documented, randomise, images_for, name):
+    own = config(attention=f"{documented}.{name}", position="relative", patch_dropout=0.5, depth=2)
+    model, images = randomise(VisionTransformer(own)).eval(), images_for(own)
+    assert not rollout_problem(model)
+    maps = model.attention_maps(images)
+    assert maps.shape == (len(images), 2, 2, 16, 16)
+    torch.testing.assert_close(maps.sum(dim=-1), torch.ones_like(maps[..., 0]))
+    before = model(images)
+    torch.nn.init.zeros_(model.blocks[0].attn.relation.table)
+    assert not torch.allclose(model(images), before)
+    assert model.train()(images).isfinite().all()
+
+
+@pytest.mark.parametrize("position", ["none", "rope", "relative"])
+def test_a_subclass_computes_what_the_built_in_attention_does(documented, randomise, images_for, position):
+    sizes = {"position": position, "dim": 8, "attention_kernel": "explicit"}
+    built_in = randomise(VisionTransformer(config(**sizes)))
+    own = config(attention=f"{documented}.Sharpened", attention_options={"temperature": 1.0}, **sizes)
+    subclass = VisionTransformer(own).double()
+    subclass.load_state_dict(built_in.state_dict())
+    images = images_for(own)
+    torch.testing.assert_close(subclass(images), built_in(images))
+    assert {block.attn.kernel for block in subclass.blocks} == {"explicit"}
+
+
+def test_positions_inside_attention_need_one_that_takes_them():
+    problem = f"acts inside attention, and attention={LAB}.parts.Mixing takes no argument relation"
+    with pytest.raises(ConfigError, match=problem):
+        VisionTransformer(config(attention=f"{LAB}.parts.Mixing", position="rope"))

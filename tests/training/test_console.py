@@ -3,6 +3,7 @@
 import io
 import logging
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -70,6 +71,21 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     assert str(tmp_path) in "".join(console.file.getvalue().split())
     assert "0 test" not in text
     assert "processes" not in text
+
+
+@pytest.mark.parametrize(
+    ("override", "end"),
+    [("attention=torch.nn.MultiheadAttention", ", attention by torch.nn.MultiheadAttention"), ("model=my_lab.Net", "")],
+)
+def test_no_kernel_is_named_for_code_outside_vitrine(console, tmp_path, override, end):
+    key, _, name = override.partition("=")
+    own = {"name": name} if key == "model" else {key: name}
+    config = composed("model=vit_nano", "position=learned", "trainer.precision=32-true")
+    config = replace(config, model=replace(config.model, **own))
+    show_start(
+        console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"), FACTS, SIZES, STORAGE
+    )
+    assert f"precision 32-true{end} run folder" in printed(console)
 
 
 def test_a_step_has_no_more_images_than_there_are(console, tmp_path):

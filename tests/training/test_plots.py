@@ -14,6 +14,7 @@ from PIL import Image
 from vitrine import compose
 from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
+from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.training import figure_style
 from vitrine.training.figure_style import drawable, shorten
@@ -22,7 +23,6 @@ from vitrine.training.plots import (
     TRAIN,
     VAL,
     attention,
-    can_be_drawn,
     confusion,
     curves,
     draw_attention,
@@ -282,9 +282,10 @@ def test_a_few_images_are_shown_in_two_rows(tmp_path, count, shown):
 
 
 def test_maps_too_large_for_memory_are_not_drawn():
-    sizes = {"in_channels": 3, "num_classes": 10, "dim": 768, "heads": 12, "depth": 12, "class_token": True}
-    assert can_be_drawn(ViTConfig(image_size=224, patch_size=16, **sizes))
-    assert not can_be_drawn(ViTConfig(image_size=512, patch_size=8, **sizes))
+    sizes = {"in_channels": 3, "num_classes": 10, "dim": 12, "heads": 3, "depth": 2}
+    assert not rollout_problem(VisionTransformer(ViTConfig(image_size=224, patch_size=8, **sizes)))
+    problem = rollout_problem(VisionTransformer(ViTConfig(image_size=512, patch_size=8, **sizes)))
+    assert problem == "the attention weights of an image take 384 MB, more than 256"
 
 
 def test_a_prediction_beyond_the_datas_classes_has_its_number(tmp_path):

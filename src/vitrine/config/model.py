@@ -141,7 +141,7 @@ class ViTConfig:
     norm_eps: float = number(1e-6, ge=1e-12, le=1)
     norm_placement: str = choice(NORM_PLACEMENTS, "pre")
     final_norm: bool = True
-    attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads")))
+    attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads"), optional=("relation", "kernel")))
     attention_options: dict[str, Any] = part_options()
     attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
     qkv_bias: bool = True
@@ -225,6 +225,11 @@ class ViTConfig:
     def mlp_dim(self) -> int:
         """Hidden width of a block's MLP."""
         return round(self.dim * self.mlp_ratio)
+
+    @property
+    def uses_kernel(self) -> bool:
+        """Whether ``attention_kernel`` alone says how attention is computed; one of the user's may do it in any way."""
+        return self.name == "vit" and self.attention in ATTENTIONS
 
     @property
     def theta(self) -> float:

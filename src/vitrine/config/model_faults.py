@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vitrine.config import fields as limits
 from vitrine.config.model import MOST_HEADS, POSITIONS_IN_ATTENTION, ROTARY_THETA, WIDEST, ViTConfig
-from vitrine.config.parts import is_dotted, part_faults
+from vitrine.config.parts import is_dotted, part_at, part_faults, takes
 from vitrine.config.size import SIDES, height_width, plain_size, size_override
 from vitrine.errors import Fault
 
@@ -167,8 +167,9 @@ def _own_parts_are_given_what_is_set(config: ViTConfig, fault: AddFault, prefix:
             if getattr(config, name) != defaults[name]:
                 problem = f"is not passed to {prefix}{key}={own}; make it an option of that part"
                 fault(name, problem, f"{name}={str(defaults[name]).lower()}")
-    if is_dotted(config.attention) and config.position in POSITIONS_IN_ATTENTION:
-        problem = f"acts inside attention, which {prefix}attention={config.attention} replaces"
+    own_attention = part_at(config, "attention")
+    if own_attention and config.position in POSITIONS_IN_ATTENTION and not takes(own_attention, "relation"):
+        problem = f"acts inside attention, and {prefix}attention={config.attention} takes no argument relation"
         fault("position", problem, "position=sincos2d")
 
 

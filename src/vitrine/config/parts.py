@@ -224,9 +224,10 @@ def build_list(config: Any, kind: type) -> list[Any]:
 
 
 def takes(part: Part, name: str) -> bool:
-    """Whether a part that is a function is passed the optional keyword ``name``. Raises PartError as :func:`load`."""
+    """Whether a part is passed the optional keyword ``name``. Raises PartError as :func:`load`."""
     imported = load(part.name)
-    return name in (_parameters(imported.__call__ if isinstance(imported, type) else imported) or {})
+    is_made_first = part.interface.function and isinstance(imported, type)
+    return name in (_parameters(imported.__call__ if is_made_first else imported) or {})
 
 
 def function(part: Part) -> Callable[..., Any]:

@@ -15,11 +15,10 @@ from vitrine.explain.explorer import details, packed
 from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.section import DrawnFigure, RunSection
-from vitrine.models import VisionTransformer
+from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
 from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
-from vitrine.training.plots import can_be_drawn
 
 IN_ROLLOUT = 4  # images of the figure
 EXPLORER_SIDE = 192  # pixels of an image in the page, at most
@@ -63,9 +62,8 @@ def learned_sections(test_images: RunImages, predictions: Predictions | None, na
         return [RunSection("learned", "What the model has learned", text)]
     shown = _look(test_images, model, predictions, names)
     found = [patch_section(model.config, shown), filter_section(model), position_section(model)]
-    if not can_be_drawn(model.config):
-        text = "The model has an attention or a pool of its own, or its maps take more than 256 MB of memory."
-        return [*found, RunSection("attention", "Attention", text)]
+    if problem := rollout_problem(model):
+        return [*found, RunSection("attention", "Attention", f"There are no attention maps: {problem}.")]
     if shown.problem:
         return [*found, RunSection("attention", "Attention", f"There are no images to look at: {shown.problem}.")]
     return [
@@ -98,7 +96,7 @@ def _look(
         return _nothing(joined_lines(error))
     images = loaded.transform.normalised(torch.from_numpy(pixels))
     truth = [class_name(names, label) for label in labels]
-    if not can_be_drawn(config):
+    if rollout_problem(model):
         return Shown(pixels[: len(chosen)], truth, [], [], None)
     observed = [observe(model, image) for image in images[: len(chosen)]]
     several = loaded.config.data.multi_label

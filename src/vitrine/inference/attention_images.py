@@ -13,9 +13,8 @@ from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.files import disk_full, replacing
 from vitrine.inference.predictor import Predictor
-from vitrine.models import VisionTransformer, attended_patches
+from vitrine.models import VisionTransformer, attended_patches, rollout_problem
 from vitrine.training.figure_style import ATTENTION
-from vitrine.training.plots import can_be_drawn
 
 HEIGHT = 224  # least height of an image, in pixels
 GAP, BAR, LABELS = 8, 14, 44  # between image, map and colour bar; of the colour bar and its labels
@@ -40,8 +39,9 @@ class AttentionImages:
 
     def __init__(self, folder: Path, root: str, predictor: Predictor) -> None:
         model = predictor.model
-        if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
-            raise RunError("attention= needs a ViT with built-in attention and pool, and its weights in 256 MB")
+        if problem := rollout_problem(model):
+            raise RunError(f"attention= has no maps to write: {problem}")
+        assert isinstance(model, VisionTransformer)
         self.folder = folder
         self.root = root
         self.pictures: dict[Path, Path] = {}  # by the image of each; of a folder's pictures, images differ as names do

@@ -3,11 +3,11 @@
 from torch import nn
 
 from vitrine.config import ViTConfig
-from vitrine.models.attention_rollout import attended_patches, rollout
+from vitrine.models.attention_rollout import attended_patches, rollout, rollout_problem
 from vitrine.models.user_parts import user_model
 from vitrine.models.vit import VisionTransformer
 
-__all__ = ["VisionTransformer", "attended_patches", "build_model", "rollout"]
+__all__ = ["VisionTransformer", "attended_patches", "build_model", "rollout", "rollout_problem"]
 
 
 def build_model(config: ViTConfig) -> nn.Module:

@@ -15,7 +15,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.models.intermediates import NO_RECORDER, Recorder
 from vitrine.models.layers import Dropout, HeadwiseLinear, PackedLinear, apply_dropout, build_norm
 from vitrine.models.pos_embed import NoRelation, Related
-from vitrine.models.user_parts import user_module
+from vitrine.models.user_parts import user_attention
 
 # 2**25 weights take 200 MB per block: 128 images of 256 tokens with 4 heads.
 MOST_WEIGHTS = 2**25
@@ -156,10 +156,9 @@ ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": Headwi
 def build_attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
     """Return the attention that ``config.attention`` names, (B, N, D) -> (B, N, D).
 
-    A user's own gets no ``relation``, and is not called with a recorder.
+    A user's own gets ``relation`` and ``kernel`` if its signature names them.
     """
-    shape = (2, config.tokens, config.dim)
-    own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape)
+    own = user_attention(config, relation)
     if own is not None:
         return own
     attention = ATTENTIONS[config.attention]

@@ -3,10 +3,27 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
+from vitrine.models.pool import POOLS
 from vitrine.models.vit import VisionTransformer
+
+MOST_WEIGHTS = 2**26  # of one image: 256 MB
+
+
+def rollout_problem(model: nn.Module) -> str:
+    """Return why there is no attention rollout of an image, as a clause; "" if there is one."""
+    if not isinstance(model, VisionTransformer):
+        return "the model is not a Vision Transformer of vitrine's"
+    config = model.config
+    if not model.records_attention:
+        return f"attention={config.attention} records no weights"
+    if config.pool not in POOLS:
+        return f"pool={config.pool} does not show which tokens it reads"
+    if (weights := config.depth * config.heads * config.tokens**2) > MOST_WEIGHTS:
+        return f"the attention weights of an image take {4 * weights / 2**20:,.0f} MB, more than 256"
+    return ""
 
 
 def rollout(maps: Tensor, *, residual: bool = True) -> Tensor:
@@ -34,7 +51,7 @@ def attended_patches(model: VisionTransformer, images: Tensor) -> Tensor:
     """Share of each patch in the head's input, by attention rollout; prefix tokens are left out.
 
     Args:
-        model: in evaluation mode, with built-in attention and pool.
+        model: in evaluation mode, without a :func:`rollout_problem`.
         images: (B, C, H, W), normalised.
 
     Returns:
@@ -49,7 +66,7 @@ def rolled_out(intermediates: Mapping[str, Tensor], config: ViTConfig) -> Tensor
 
     Args:
         intermediates: of ``VisionTransformer.intermediates``, for B images.
-        config: the model's, with built-in attention and pool.
+        config: the model's, which has no :func:`rollout_problem`.
 
     Returns:
         (B, 1 + P, P), the head's input first; prefix tokens are left out, and rows sum to 1.

@@ -3,14 +3,17 @@
 ``BLOCKS`` maps the choices of ``norm_placement=`` to modules.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
-from vitrine.models.attention import Attention, build_attention
+from vitrine.models.attention import build_attention
 from vitrine.models.intermediates import NO_RECORDER, Recorder
 from vitrine.models.layers import build_norm
 from vitrine.models.mlp import build_mlp
+from vitrine.models.user_parts import forward_takes
 
 
 class Block(nn.Module):
@@ -27,6 +30,7 @@ class Block(nn.Module):
         self.residual = config.residual
         self.norm1 = build_norm(config, config.dim)
         self.attn = build_attention(config, relation)
+        self.attn_takes = tuple(filter(partial(forward_takes, self.attn), ("record", "indices", "num_outputs")))
         self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.norm2 = build_norm(config, config.dim)
         hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
@@ -49,8 +53,8 @@ class Block(nn.Module):
 
     def attention_branch(self, x: Tensor, record: Recorder, indices: Tensor | None, num_outputs: int | None) -> Tensor:
         """(B, N, D) -> (B, N, D): attention, a norm if there is one, and layer scale, which a norm would undo."""
-        extra = (record.scope("attn"), indices, num_outputs) if isinstance(self.attn, Attention) else ()
-        x = self.attn(x, *extra)
+        known = {"record": record.scope("attn"), "indices": indices, "num_outputs": num_outputs}
+        x = self.attn(x, **{name: known[name] for name in self.attn_takes})
         return record("attn", self.ls1(self.norm1_out(x)))
 
     def mlp_branch(self, x: Tensor, record: Recorder) -> Tensor:

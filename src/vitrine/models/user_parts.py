@@ -1,14 +1,16 @@
 """Modules of a user's own in a model, built from dotted names (docs/own_parts.md), and what is asked of each."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError, as_part_error, build, part_at
 from vitrine.config.source_code import sources
+from vitrine.models.intermediates import Recorder
 from vitrine.text import did_you_mean, nearest
 
 OF_KEPT_PATCHES = ("attention", "mlp", "norm", "pool")  # keys of parts that come after patch dropout
@@ -19,7 +21,8 @@ def user_module(
 ) -> nn.Module | None:
     """Return the user's module that ``key`` names, tried on zeros; ``None`` where it names a built-in part.
 
-    With patch dropout, it is also tried on as many tokens as training keeps.
+    With patch dropout, it is also tried on as many tokens as training keeps; an attention that takes ``indices`` is
+    given theirs.
 
     Args:
         config: the model's.
@@ -45,7 +48,10 @@ def user_module(
     if key in OF_KEPT_PATCHES and config.patch_dropout > 0:
         kept = config.prefix + config.kept_patches
         fewer, given = ([shape[0], kept, *shape[2:]] if len(shape) == 3 else shape for shape in (takes, gives))
-        _try(part.name, module, fewer, given, f", as with model.patch_dropout={config.patch_dropout:g}")
+        why = f", as with model.patch_dropout={config.patch_dropout:g}"
+        has_indices = key == "attention" and forward_takes(module, "indices")
+        indices = {"indices": torch.arange(kept).expand(takes[0], kept)} if has_indices else {}
+        _try(part.name, module, fewer, given, why, **indices)
     return module.train()
 
 
@@ -69,16 +75,50 @@ def _check_exempted(name: str, module: nn.Module) -> None:
         raise PartError(name, problem + did_you_mean(nearest(unknown, known)))
 
 
-def _try(name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "") -> None:
+def forward_takes(module: nn.Module, name: str) -> bool:
+    """Whether a module's ``forward`` has an argument ``name``."""
+    try:
+        return name in inspect.signature(module.forward).parameters
+    except (ValueError, TypeError):  # compiled code
+        return False
+
+
+def _try(
+    name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "", **keywords: Any
+) -> None:
     failing = as_part_error(name, f"fails on a tensor {tuple(takes)}{why}")
     with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
         zeros = torch.zeros(*takes)
-        output = module(zeros)
+        output = module(zeros, **keywords)
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != tuple(gives):
         raise PartError(name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}{why}, not {shape}")
     if output.dtype != zeros.dtype:
         raise PartError(name, f"must give {zeros.dtype}, not {output.dtype}")
+
+
+def user_attention(config: ViTConfig, relation: nn.Module) -> nn.Module | None:
+    """Return the user's attention, (B, N, D) -> (B, N, D); ``None`` where attention is vitrine's.
+
+    Args:
+        config: the model's.
+        relation: relative positions (models/pos_embed.py).
+
+    Raises:
+        PartError: it cannot be used, or takes ``record`` and does not record ``weights``, (B, heads, N, N).
+    """
+    shape, maps = (2, config.tokens, config.dim), (2, config.heads, config.tokens, config.tokens)
+    given = {"relation": relation, "kernel": config.attention_kernel}
+    own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape, **given)
+    if own is None or not forward_takes(own, "record"):
+        return own
+    stored: dict[str, Tensor] = {}
+    _try(config.attention, own.eval(), shape, shape, " with record", record=Recorder(stored))
+    recorded = tuple(stored["weights"].shape) if "weights" in stored else "nothing"
+    if recorded != maps:
+        problem = f"takes record, and must call record('weights', weights) with a tensor {maps}"
+        raise PartError(config.attention, f"{problem} for one of {shape}; it records {recorded}")
+    return own.train()
 
 
 def user_model(config: ViTConfig) -> nn.Module | None:

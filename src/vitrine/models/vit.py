@@ -16,7 +16,7 @@ from vitrine.config.parts import names_of
 from vitrine.config.size import Size, format_size, plain_size, size_override
 from vitrine.errors import ConfigError, Fault
 from vitrine.models.attention import ATTENTIONS
-from vitrine.models.block import BLOCKS
+from vitrine.models.block import BLOCKS, Block
 from vitrine.models.init import initialise
 from vitrine.models.intermediates import NO_RECORDER, Recorder
 from vitrine.models.layers import Dropout, PatchDropout, build_norm
@@ -159,16 +159,22 @@ class VisionTransformer(nn.Module):
                 raise ValueError(f"no intermediate is called {name}{did_you_mean(nearest(name, stored))}")
         return {name: stored[name] for name in names or stored}
 
+    @property
+    def records_attention(self) -> bool:
+        """Whether the blocks record attention weights; a user's own attention may not."""
+        return all("record" in block.attn_takes for block in self.blocks if isinstance(block, Block))
+
     def attention_maps(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> attention weights without dropout, (B, depth, heads, N, N); rows are queries and sum to 1.
 
         They do not depend on the kernel.
 
         Raises:
-            ValueError: the attention is a part of the user's.
+            ValueError: the attention is a part of the user's that records no weights.
         """
-        if self.config.attention not in ATTENTIONS:
-            raise ValueError(f"attention={self.config.attention} gives no weights; {', '.join(ATTENTIONS)} do")
+        if not self.records_attention:
+            problem = f"attention={self.config.attention} records no weights"
+            raise ValueError(f'{problem}; docs/own_parts.md, "Attention", shows how one does')
         names = [f"blocks.{index}.attn.weights" for index in range(self.config.depth)]
         return torch.stack(list(self.intermediates(images, *names).values()), dim=1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from vitrine.config import TrainConfig
+from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.image_schedule import image_sides
 from vitrine.config.loggers import LoggerConfig
 from vitrine.config.metrics import BASIC, EXTRA, TITLES, by_class
@@ -69,7 +69,7 @@ def show_start(
         "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
         **_image_sizes(config),
         "device": f"{hardware.name}{processes}",
-        "precision": f"{_precision(hardware)}, attention {KERNELS[hardware.attention_kernel]}",
+        "precision": f"{_precision(hardware)}{_attention(model, hardware)}",
         "run folder": str(record.path),
         **_loggers(config.logger, record),
     }
@@ -83,6 +83,13 @@ def _precision(hardware: Hardware) -> str:
     if hardware.accelerator != "cpu" or hardware.precision != "bf16-mixed" or cpu_supports_bf16():
         return hardware.precision
     return f"{hardware.precision} (slow: this processor has no instructions for it; try trainer.precision=32-true)"
+
+
+def _attention(model: ViTConfig, hardware: Hardware) -> str:
+    """Return how attention is computed, after a comma; nothing for a whole model of the user's."""
+    if is_dotted(model.name):
+        return ""
+    return f", attention {KERNELS[hardware.attention_kernel] if model.uses_kernel else f'by {model.attention}'}"
 
 
 def _loggers(config: LoggerConfig, record: RunRecord) -> dict[str, str]:

@@ -23,7 +23,7 @@ from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
-from vitrine.models import build_model
+from vitrine.models import build_model, rollout_problem
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.text import report
@@ -311,7 +311,7 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
 def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
     """Test the best checkpoint on rank 0, and draw the run; return test metrics."""
     from vitrine.training.figure_style import drawable
-    from vitrine.training.plots import can_be_drawn, draw_attention, draw_confusion, draw_curves  # imports matplotlib
+    from vitrine.training.plots import draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
     config, record, classes = run.config, run.record, drawable(data.dataset.classes)
     metrics: dict[str, float] = {}
@@ -328,6 +328,6 @@ def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
         metrics = tested.metrics
         if not config.data.multi_label:
             draw_confusion(record, tested.logits, tested.labels, classes)
-    if can_be_drawn(config.model):
+    if not rollout_problem(module.model):
         draw_attention(record, module, data.test or data.val, classes)
     return metrics

@@ -96,7 +96,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         "device": run.hardware.name,
         "processes": run.hardware.devices,
         "precision": run.hardware.precision,
-        "attention_kernel": run.hardware.attention_kernel,
+        "attention_kernel": run.hardware.attention_kernel if run.config.model.uses_kernel else None,
         "storage": asdict(data.placement),
         **data_facts(data),
         "group": run.group,

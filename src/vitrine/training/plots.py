@@ -12,8 +12,6 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from torch import Tensor
 
-from vitrine.config import ViTConfig
-from vitrine.config.parts import is_dotted
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
@@ -160,13 +158,6 @@ def confusion(
     return figure
 
 
-def can_be_drawn(config: ViTConfig) -> bool:
-    """Return whether a model has attention maps, and those of one image fit into 256 MB of memory."""
-    if any(map(is_dotted, (config.name, config.attention, config.pool))):
-        return False
-    return config.depth * config.heads * config.tokens**2 <= 2**26
-
-
 def draw_attention(record: RunRecord, module: Classifier, split: Split, classes: list[str]) -> Path:
     """Draw attention.png: up to eight images, evenly spaced in ``split``, and below them the model's attention rollout.
 
@@ -177,7 +168,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     ((images, labels),) = split.batches([chosen])
     maps: list[np.ndarray] = []
     found: list[Tensor] = []
-    assert isinstance(module.model, VisionTransformer)  # can_be_drawn
+    assert isinstance(module.model, VisionTransformer)  # rollout_problem
     with torch.no_grad():
         for image in images.cpu().split(1):
             found.append(module(image))

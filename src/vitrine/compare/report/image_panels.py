@@ -224,15 +224,13 @@ def _rollout(run: RunResult, pixels: np.ndarray) -> np.ndarray:
     """Attention rollout of each image, (B, rows, columns)."""
     import torch
 
-    from vitrine.models import VisionTransformer, attended_patches
-    from vitrine.training.plots import can_be_drawn
+    from vitrine.models import attended_patches, rollout_problem
 
     loaded = _load(run.folder, run.trust, run.allow_changed_code)
-    model = loaded.model
-    if not isinstance(model, VisionTransformer) or not can_be_drawn(model.config):
-        raise RunError("it has no attention maps, or they would take too much memory")
+    if problem := rollout_problem(loaded.model):
+        raise RunError(problem)
     images = loaded.transform.normalised(torch.from_numpy(pixels))
-    return torch.cat([attended_patches(model, image) for image in images.split(1)]).numpy()
+    return torch.cat([attended_patches(loaded.model, image) for image in images.split(1)]).numpy()
 
 
 def _similarities(run: RunResult) -> tuple[np.ndarray | None, tuple[int, int]]:
