@@ -21,6 +21,7 @@ from vitrine.cli.runs import main
 from vitrine.errors import VitrineError
 from vitrine.runs import RunRecord
 
+ALL_SECTIONS = "config, data, code, versions, machine, metrics"
 OLD_SWEEPS = ROOT / "tests" / "old_runs" / "sweeps"
 DOCUMENTED = [
     re.sub(r"\s+#.*", "", line)
@@ -96,7 +97,42 @@ def test_diff_shows_other_labels_of_as_many_images(tmp_path, capsys):
     why = "class 0 is nought, not 0; train has other labels, or its images in another order"
     assert f"\ndata\n\tone\tother\ncontent\t-\t{why}\n" in capsys.readouterr().out
     main(["diff", str(tmp_path / "one"), str(run)])
-    assert capsys.readouterr().out == "the same: config, data, code, versions, machine, metrics\n"
+    assert capsys.readouterr().out == f"the same: {ALL_SECTIONS}\n"
+
+
+def test_diff_shows_what_differs_in_the_source_of_own_parts(tmp_path, capsys):
+    run = next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*"))
+    sources = {
+        "one": {"idea.py": "def f():\n    return 1\n", "same.py": "x = 1\n", "long.py": "a\n" * 300},
+        "other": {
+            "idea.py": "def f():\n    return '\x1b[2J'\n",
+            "same.py": "x = 1\n",
+            "long.py": "b\n" * 300,
+            "new.py": "",
+        },
+    }
+    for name, files in sources.items():
+        shutil.copytree(run, tmp_path / name)
+        (tmp_path / name / "parts").mkdir()
+        for file, text in files.items():
+            (tmp_path / name / "parts" / file).write_text(text)
+        (tmp_path / name / "parts" / "link.py").symlink_to(tmp_path / f"secret-{name}")
+        (tmp_path / f"secret-{name}").write_text(name)
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
+    shown = capsys.readouterr().out.partition("\nsource of own parts\n")[2].splitlines()
+    assert shown[:6] == [
+        "--- one/parts/idea.py",
+        "+++ other/parts/idea.py",
+        "@@ -1,2 +1,2 @@",
+        " def f():",
+        "-    return 1",
+        r"+    return '\x1b[2J'",
+    ]
+    folders = f"{tmp_path}/one/parts {tmp_path}/other/parts"
+    assert shown[200:202] == [f"... the first 200 lines; diff -ru {folders} shows all", "the same: " + ALL_SECTIONS]
+    (tmp_path / "one" / "parts" / "long.py").write_text("b\n" * 300)
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
+    assert "[2J'\nonly in other: parts/new.py\nthe same: " in capsys.readouterr().out
 
 
 def test_diff_shows_what_was_typed_and_nothing_else(command, runs):

@@ -4,7 +4,7 @@ vitrine runs list                                    # all runs in outputs/, the
 vitrine runs list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,val/acc
 vitrine runs list --since 7d tags=night              # columns: facts, metrics, configuration keys
 vitrine runs show RUN
-vitrine runs diff RUN RUN                            # configuration, code, versions, machine, metrics
+vitrine runs diff RUN RUN                            # configuration, own parts, code, versions, machine, metrics
 vitrine runs best data=mnist --by val/acc            # selected on validation; shows its test accuracy, too
 vitrine runs export --to runs.csv                    # every column; also .json
 vitrine runs rm RUN RUN                              # asks first; deletes all of them or none
@@ -14,8 +14,10 @@ import argparse
 import csv
 import json
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,6 +36,7 @@ from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
 from vitrine.text import as_override, file_size, one_line, plural, printable, report, without_formula
 
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
+DIFF_LINES = 200  # of source that differs
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
 SHOWN_FACTS = (
     "epochs",
@@ -122,12 +125,20 @@ def show(options: argparse.Namespace) -> None:
 
 def diff(options: argparse.Namespace) -> None:
     """Show what differs between two runs."""
+    from vitrine.runs.user_code import FOLDER, source_diff  # imports OmegaConf
+
     run, other = map(RunRecord.open, options.runs)
     sections = diff_runs(run, other)
     for title, values in sections.items():
         if values:
             sides = [{name: pair[side] for name, pair in values.items() if pair[side] is not None} for side in (0, 1)]
             print_section(title, metric_rows(*sides), ["", run.name, other.name])
+    lines = list(islice(source_diff(run, other), DIFF_LINES + 1))
+    if lines:
+        print("\nsource of own parts", *lines[:DIFF_LINES], sep="\n")
+    if len(lines) > DIFF_LINES:
+        folders = shlex.join(["diff", "-ru", *(str(record.path / FOLDER) for record in (run, other))])
+        print(printable(f"... the first {DIFF_LINES} lines; {folders} shows all"))
     if same := [title for title, values in sections.items() if not values]:
         print(printable(f"the same: {', '.join(same)}"))
 

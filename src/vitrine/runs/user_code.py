@@ -1,19 +1,27 @@
 """The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
 
-from collections.abc import Iterable, Mapping
-from itertools import count
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import unified_diff
+from itertools import count, islice
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.keys import facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
-from vitrine.config.source_code import code_hash, edited_since_import, source_hash, sources, text_hash
-from vitrine.errors import RunError
+from vitrine.config.source_code import MAX_COPY, code_hash, edited_since_import, source_hash, sources, text_hash
+from vitrine.errors import RunError, first_line
 from vitrine.redact import redact
 from vitrine.runs.record import RunRecord
+from vitrine.text import one_line, printable
+from vitrine.untrusted import read_bytes
 
 FOLDER = "parts"
+MAX_LINES = 5000  # of a file that is compared
+MAX_SOURCES = 1000  # files of a run that are compared
+MAX_WIDTH = 500  # characters of a line that are shown
 
 
 def store_code(record: RunRecord, config: TrainConfig) -> dict[str, Any]:
@@ -98,3 +106,35 @@ def trust_overrides(facts: Mapping[str, Any]) -> list[str]:
     stored = facts.get("parts")
     names = [name for name in stored if is_dotted(name)] if isinstance(stored, dict) else []
     return [f"trust=[{','.join(names)}]"] if names else []
+
+
+def source_diff(run: RunRecord, other: RunRecord) -> Iterator[str]:
+    """Yield the printable lines of a unified diff of two runs' own parts, as their folders have them in ``parts/``."""
+    paths, others = _sources(run), _sources(other)
+    for path in sorted(paths | others):
+        if path not in paths or path not in others:
+            yield one_line(f"only in {(run if path in paths else other).name}: {path}")
+            continue
+        try:
+            before, after = (_source(record, path) for record in (run, other))
+        except (OSError, ValueError) as error:
+            yield one_line(f"{path} is not compared: {first_line(error)}")
+            continue
+        old, new = (one_line(f"{record.name}/{path}") for record in (run, other))
+        yield from (printable(line[:MAX_WIDTH]) for line in unified_diff(before, after, old, new, lineterm=""))
+
+
+def _sources(record: RunRecord) -> set[str]:
+    """Return the paths of the files in ``parts/``, relative to the run folder; links are left out."""
+    folder = record.path / FOLDER
+    walked = () if folder.is_symlink() else os.walk(folder)
+    files = (Path(root, name) for root, _, names in walked for name in names)
+    own = (path for path in files if not path.is_symlink())
+    return {path.relative_to(record.path).as_posix() for path in islice(own, MAX_SOURCES)}
+
+
+def _source(record: RunRecord, path: str) -> list[str]:
+    lines = read_bytes(record.path / path, MAX_COPY).decode(errors="replace").removesuffix("\n").split("\n")
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"it has more than {MAX_LINES} lines")
+    return lines
