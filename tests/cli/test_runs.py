@@ -253,6 +253,8 @@ def test_every_column_is_exported(command, outputs, runs):
         (["list", "nowhere"], "vitrine: nowhere is not a folder\n"),
         (["list", "modle.depth=3"], "vitrine: no run has a column modle.depth; did you mean model.depth?\n"),
         (["list", "--columns", "val/ac"], "vitrine: no run has a column val/ac; did you mean val/acc?\n"),
+        (["list", "val/acc>high"], "vitrine: val/acc>high needs a number after >\n"),
+        (["list", "--descending"], "vitrine: --descending needs --sort COLUMN\n"),
         (["list", "--since", "soon"], "vitrine: soon is not a time"),
         (["list", "--since", ""], "vitrine: an empty text is not a time"),
         (["rm", "outputs"], "vitrine: outputs is not a run folder"),
@@ -360,6 +362,16 @@ def test_a_limit_that_is_not_a_number_of_rows_is_refused(script, monkeypatch, ca
     with pytest.raises(SystemExit, match="2"):
         script.main()
     assert f"{number} is not a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_a_list_is_filtered_by_a_number_and_sorted(tmp_path, capsys):
+    shutil.copytree(OLD_SWEEPS, tmp_path / "sweeps")
+    arguments = ["list", str(tmp_path), "val/loss<2.2", "--sort", "val/loss", "--descending", "--columns", "val/loss"]
+    main([*arguments, "--limit", "2"])
+    head, *losses, note = capsys.readouterr().out.splitlines()
+    assert head == "val/loss"
+    assert 2.2 > float(losses[0]) > float(losses[1])
+    assert note.startswith("the last 2 of ")
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):

@@ -1,6 +1,7 @@
 """Lists of runs are right whatever has happened to the folders, and to the index beside them."""
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -233,6 +234,30 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
 )
 def test_runs_are_filtered_by_any_column(outputs, column, values, expected):
     assert names(find_runs([outputs]).where(column, values)) == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "sign", "number", "expected"),
+    [
+        ("val/acc", ">", "0.6", ["c2"]),
+        ("val/acc", ">=", "0.6", ["c1", "c2"]),
+        ("val/loss", "<", "3", ["c0", "c1"]),
+        ("val/loss", "<=", "1e0", ["c0"]),
+        ("status", "<", "9", []),
+    ],
+)
+def test_runs_are_filtered_by_numbers(outputs, column, sign, number, expected):
+    assert names(find_runs([outputs]).compared(column, sign, number)) == expected
+
+
+def test_runs_are_sorted_by_any_column_those_without_a_value_first(outputs):
+    make(outputs / "runs", "nan", metrics={"val/loss": math.nan}, started="2026-01-09T00:00:00+00:00")
+    found = find_runs([outputs])
+    assert names(found.by("val/loss")) == ["a", "b", "nan", "c0", "c1", "c2"]
+    assert names(found.by("val/loss", descending=True)) == ["a", "b", "c2", "c1", "c0", "nan"]
+    assert names(found.by("run", descending=True)) == ["nan", "c2", "c1", "c0", "b", "a"]
+    with pytest.raises(RunError, match="no run has a column val/los; did you mean val/loss"):
+        found.by("val/los")
 
 
 def test_an_unknown_status_is_refused_with_the_nearest(outputs):

@@ -3,6 +3,7 @@
 vitrine runs list                                    # all runs in outputs/, the newest last
 vitrine runs list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,val/acc
 vitrine runs list --since 7d tags=night              # columns: facts, metrics, configuration keys
+vitrine runs list 'val/acc>0.9' --sort val/acc       # the best accuracy last; --descending for losses
 vitrine runs show RUN
 vitrine runs diff RUN RUN                            # configuration, own parts, code, versions, machine, metrics
 vitrine runs best data=mnist --by val/acc            # selected on validation; shows its test accuracy, too
@@ -14,6 +15,7 @@ import argparse
 import csv
 import json
 import math
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,9 +34,10 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
-from vitrine.runs.registry import RunList, best_runs, find_runs, remove_runs
+from vitrine.runs.registry import COMPARISONS, RunList, best_runs, find_runs, remove_runs
 from vitrine.text import as_override, file_size, one_line, plural, printable, report, without_formula
 
+FILTER = re.compile(r"([^<>=]*)([<>]=?|=)(.*)", re.DOTALL)
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 DIFF_LINES = 200  # of source that differs
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -60,13 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "filters",
         nargs="*",
         metavar="FOLDER or COLUMN=VALUE",
-        help="folders to search, by default outputs, and values that runs must have",
+        help="folders to search, by default outputs, and values that runs must have; also 'val/acc>0.9', in quotes",
     )
     selection.add_argument("--since", metavar="TIME", help="started since a date, 2026-01-31, or within 7d, 12h, 1h30m")
     parser_list = commands.add_parser("list", parents=[selection], help="list runs, one per line")
     parser_list.add_argument("--columns", default=COLUMNS, metavar="A,B,..", help=f"default: {COLUMNS}")
+    parser_list.add_argument("--sort", metavar="COLUMN", help="the smallest value first; default: started")
+    parser_list.add_argument("--descending", action="store_true", help="with --sort: the largest value first")
     parser_list.add_argument(
-        "--limit", type=positive, metavar="N", help=f"the newest N; default: {TERMINAL_ROWS} in a terminal, else all"
+        "--limit", type=positive, metavar="N", help=f"the last N; default: {TERMINAL_ROWS} in a terminal, else all"
     )
     parser_list.set_defaults(run_command=list_runs)
     parser_show = commands.add_parser("show", help="show everything about one run")
@@ -101,12 +106,16 @@ def list_runs(options: argparse.Namespace) -> None:
     if not found.entries:
         print("no runs found")
         return
+    if options.descending and not options.sort:
+        raise RunError("--descending needs --sort COLUMN")
+    if options.sort:
+        found = found.by(options.sort, descending=options.descending)
     names = options.columns.split(",")
     columns = [name if options.columns == COLUMNS else found.column(name) for name in names]
     limit = options.limit or (TERMINAL_ROWS if sys.stdout.isatty() else len(found.entries))
     print_rows(columns, ([cell_text(name, run.value(name)) for name in columns] for run in found.entries[-limit:]))
     if limit < len(found.entries):
-        print(f"the newest {limit} of {plural(len(found.entries), 'run')}; --limit N for more")
+        print(f"the last {limit} of {plural(len(found.entries), 'run')}; --limit N for more")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -213,7 +222,7 @@ def delete(options: argparse.Namespace) -> None:
 
 def select(options: argparse.Namespace) -> RunList:
     """Return the runs that match the folders and filters; report run folders that cannot be read."""
-    folders = [text for text in options.filters if "=" not in text or Path(text).is_dir()]
+    folders = [text for text in options.filters if not FILTER.fullmatch(text) or Path(text).is_dir()]
     if not folders and not Path("outputs").is_dir():
         raise RunError(f"there is no folder outputs here; give one, or train a run: {program('train')} model=vit_tiny")
     found = find_runs(folders or ["outputs"])
@@ -222,9 +231,9 @@ def select(options: argparse.Namespace) -> RunList:
     if found.unreadable:
         report(f"{plural(len(found.unreadable), 'run')} skipped")
     for text in options.filters:
-        if text not in folders and found.entries:
-            column, _, values = text.partition("=")
-            found = found.where(column, values)
+        if text not in folders and found.entries and (parts := FILTER.fullmatch(text)):
+            column, sign, values = parts.groups()
+            found = found.compared(column, sign, values) if sign in COMPARISONS else found.where(column, values)
     return found if options.since is None else found.since(options.since)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from vitrine.runs.status import STATUSES, status_of
 from vitrine.text import did_you_mean, listed, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen
 
+COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 FACTS = ("path", "run", "status", *STORED, "commit")  # columns that run.json gives
 
 
@@ -130,6 +132,34 @@ class RunList:
                 )
         return RunList([run for run in self.entries if _matches(run.value(name), allowed)], self.unreadable)
 
+    def compared(self, column: str, sign: str, number: str) -> "RunList":
+        """Return the runs whose value in ``column`` is a number and ``sign`` (>, >=, <, <=) ``number``.
+
+        Raises:
+            RunError: there is no such column, or ``number`` is none.
+        """
+        name = self.column(column)
+        try:
+            bound = float(number)
+        except ValueError:
+            raise RunError(f"{column}{sign}{number} needs a number after {sign}") from None
+        values = ((run, run.value(name)) for run in self.entries)
+        found = [run for run, value in values if _is_finite(value) and COMPARISONS[sign](value, bound)]
+        return RunList(found, self.unreadable)
+
+    def by(self, column: str, *, descending: bool = False) -> "RunList":
+        """Return the runs sorted by a column: those without a value first, then numbers, then texts.
+
+        Raises:
+            RunError: there is no such column.
+        """
+        name = self.column(column)
+        values = {run.path: run.value(name) for run in self.entries}
+        known = [run for run in self.entries if values[run.path] is not None]
+        unknown = [run for run in self.entries if values[run.path] is None]
+        known.sort(key=lambda run: _rank(values[run.path]), reverse=descending)
+        return RunList([*unknown, *known], self.unreadable)
+
     def since(self, text: str) -> "RunList":
         """Return the runs started since a time in UTC (``2026-01-31``), or within an age (``7d``, ``12h``, ``9m``).
 
@@ -229,6 +259,12 @@ def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
                     shutil.rmtree(hidden)
             except OSError as error:
                 raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return (0, -math.inf, "") if math.isnan(value) else (1, value, "")
+    return 2, 0.0, str(value)
 
 
 def _is_finite(value: Any) -> bool:
