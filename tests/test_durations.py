@@ -1,7 +1,7 @@
 import pytest
 
 from vitrine import compose
-from vitrine.durations import clock, duration_seconds
+from vitrine.durations import clock, duration_seconds, short_duration
 from vitrine.errors import ConfigError
 
 
@@ -50,3 +50,11 @@ def test_a_bare_number_is_refused_with_seconds_and_minutes_as_hints():
 )
 def test_a_duration_is_shown_to_the_second(seconds, shown):
     assert clock(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0123, "12.3 ms"), (0.9994, "999 ms"), (0.9999, "1 s"), (1.874, "1.87 s"), (150, "2 minutes")],
+)
+def test_a_short_duration_has_three_digits(seconds, shown):
+    assert short_duration(seconds) == shown

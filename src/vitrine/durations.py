@@ -28,3 +28,10 @@ def duration_seconds(text: str) -> int:
 def clock(seconds: float) -> str:
     """A duration to the second, as a clock shows it: ``0:02:05``, ``2 days, 3:00:00``."""
     return str(timedelta(seconds=round(seconds))) if abs(seconds) < 1e9 else f"{seconds:.3g} s"
+
+
+def short_duration(seconds: float) -> str:
+    """A duration to three digits: ``12.3 ms``, ``1.87 s``; minutes from two on."""
+    if seconds < 0.9995:  # more is 1 s to three digits
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

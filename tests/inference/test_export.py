@@ -25,8 +25,8 @@ from vitrine.data.datasets import load_dataset
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, DiskFull, RunError
 from vitrine.inference.export import exporter, to_onnx
-from vitrine.inference.export.checks import BATCHES, AccuracyCost, largest_differences, probe_pictures
-from vitrine.inference.export.exporter import export_run
+from vitrine.inference.export.checks import BATCHES, AccuracyCost, Latency, largest_differences, probe_pictures
+from vitrine.inference.export.exporter import ExportReport, export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.export.source import ExportSource, PictureClassifier, described
 from vitrine.runs import RunRecord
@@ -65,6 +65,12 @@ def exported(tmp_path_factory):
     """The trained run's ONNX file, and the report."""
     run = trained_run(tmp_path_factory.mktemp("exported"))
     return run, export_run(ExportRequest(run, "onnx"))
+
+
+def test_an_exact_export_is_reported_as_equal(tmp_path):
+    report = ExportReport(tmp_path, 1, "torch.export", {1: 0.0, 2: 0.0}, [Latency(64, 1.874, 0.0123)], None)
+    assert "batches of 1 and 2: equal to PyTorch in float32\n" in report.text
+    assert "latency    batch of 64: 1.87 s, PyTorch 12.3 ms; " in report.text
 
 
 def test_an_onnx_export_is_written_and_reported(exported):

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -68,6 +69,11 @@ INEXPRESSIBLE = [
 
 def source(run, **options):
     return ExportSource.load(ExportRequest(run, "safetensors", **options))
+
+
+def test_several_parts_of_the_users_are_named_together():
+    config = replace(compose(["model=vit_nano"]).model, position="lab.A", mlp="lab.B")
+    assert to_timm.inexpressible(config) == ["lab.A and lab.B are code of your own"]
 
 
 @pytest.mark.whole

@@ -27,6 +27,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from vitrine.config.image_schedule import image_sides
+from vitrine.durations import short_duration
 from vitrine.errors import first_line
 from vitrine.signals import importing, swallowed
 from vitrine.training.finetune import has_constant_features
@@ -160,14 +161,14 @@ class Compilation(Callback):
                 return Compiled("nothing", "it is tried in a program's main thread only, where it can be abandoned")
             left = self._of_rank_0(trainer, max(0.0, self.stop_by - time.time() - TimeLimit.MARGIN))
             if left < EARNED_BACK_AFTER[what]:
-                return Compiled("nothing", f"trainer.max_time leaves {_time(left)}, too short to pay off")
+                return Compiled("nothing", f"trainer.max_time leaves {short_duration(left)}, too short to pay off")
             settings = module.config.trainer
             sides = image_sides(settings.image_schedule, settings.max_epochs)
             whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
             parts = settings.accumulate_grad_batches * module.steps * whole
             before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[what] / parts))
             if (total := min(before * parts, left)) < EARNED_BACK_AFTER[what]:
-                return Compiled("nothing", f"training takes less than {_time(total)}, too short to pay off")
+                return Compiled("nothing", f"training takes less than {short_duration(total)}, too short to pay off")
             limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
@@ -177,7 +178,7 @@ class Compilation(Callback):
             with self.showing(limit), _at_most(limit):
                 after = self._step_seconds(trainer, module)
         except TrialTooLong:
-            failure = f"abandoned after {_time(limit or 0.0)}, the most that trying it may take of this run"
+            failure = f"abandoned after {short_duration(limit or 0.0)}, the most that trying it may take of this run"
         except Exception as error:  # the compiler can fail in any way
             failure = f"it failed: {first_line(error)}"
         failure = self._of_any_rank(trainer, failure)
@@ -185,9 +186,9 @@ class Compilation(Callback):
         if failure or after > 0.98 * (before or math.inf):
             undo(compiled_parts)
             torch.compiler.reset()  # frees the memory of CUDA graphs
-            why = failure or f"it was not faster: {_time(after)} a step instead of {_time(before)}"
+            why = failure or f"it was not faster: {short_duration(after)} a step instead of {short_duration(before)}"
             return Compiled("nothing", why)
-        gain = f"{_time(after)} a step" + (f" instead of {_time(before)}" if before else "")
+        gain = f"{short_duration(after)} a step" + (f" instead of {short_duration(before)}" if before else "")
         return Compiled(what, gain)
 
     def _step_seconds(self, trainer: pl.Trainer, module: Classifier, short: float = 0.0) -> float:
@@ -299,9 +300,3 @@ def missing_for(device: str) -> str:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _time(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

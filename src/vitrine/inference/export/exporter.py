@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from vitrine.durations import short_duration
 from vitrine.errors import DataError, RunError, VitrineError, first_line
 from vitrine.files import staging
 from vitrine.inference.export.checks import (
@@ -64,13 +65,14 @@ class ExportReport:
     def text(self) -> str:
         """The report for people, in lines."""
         batches = listed(list(self.differences))
+        largest = max(self.differences.values())
+        difference = f"at most {largest:.1e} from" if largest else "equal to"
         lines = [
             f"written    {self.path}, {file_size(self.size)}",
-            f"checked    in {self.runtime}, batches of {batches}: at most {max(self.differences.values()):.1e} "
-            "from PyTorch in float32",
+            f"checked    in {self.runtime}, batches of {batches}: {difference} PyTorch in float32",
         ]
         for latency in self.latencies:
-            times = f"{1000 * latency.exported:.3g} ms, PyTorch {1000 * latency.pytorch:.3g} ms"
+            times = f"{short_duration(latency.exported)}, PyTorch {short_duration(latency.pytorch)}"
             lines.append(f"latency    batch of {latency.batch}: {times}; medians, in turn")
         if (cost := self.cost) is not None:
             difference = f"{cost.exported - cost.pytorch:+.4f} ± {cost.half_width:.4f}"

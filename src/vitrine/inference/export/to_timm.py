@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitrine.config import ViTConfig
-from vitrine.config.parts import is_dotted, names_of
+from vitrine.config.parts import names_of
 from vitrine.config.size import height_width
 from vitrine.data.preparation import Preparation
 from vitrine.inference.export.checks import Runtime
@@ -34,8 +34,8 @@ PATCH_BIAS = "patch_embed.proj.bias"
 
 def inexpressible(config: ViTConfig) -> list[str]:
     """Return what of a model timm can't express, each with the reason; empty if timm can express it."""
-    if is_dotted(config.name) or names_of(config):
-        return [f"{listed(names_of(config))} is code of your own"]
+    if own := names_of(config):
+        return [f"{listed(own)} {'is' if len(own) == 1 else 'are'} code of your own"]
     rotary, swiglu = config.position in ROTARY, config.mlp == "swiglu"
     rules = [
         (config.position in ("relative", "alibi2d", "conv"), f"it has no position={config.position}"),
