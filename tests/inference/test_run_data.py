@@ -55,6 +55,21 @@ def test_data_that_is_missing_where_the_run_names_it_is_not_downloaded(read, adv
     assert downloads == []
 
 
+@pytest.mark.parametrize(
+    ("read", "advice"),
+    [(images_of_test, ""), (evaluated, "; data_root=DIR names the folder that holds it")],
+)
+def test_pictures_that_have_moved_are_asked_for_by_the_key_that_names_them(read, advice, run, tmp_path):
+    config = run.record.path / "config.yaml"
+    moved = (
+        config.read_text().replace("name: digits", "name: imagefolder").replace("root: data", f"root: {tmp_path}/gone")
+    )
+    config.write_text(moved)
+    problem = f"^{tmp_path}/gone, which the run used, is not there from this folder{advice}$"
+    with pytest.raises(DataError, match=problem):
+        read(run)
+
+
 @pytest.mark.parametrize("read", [validation_images, calibrated, evaluated])
 def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads, tmp_path):
     with pytest.raises(DataError, match="not downloaded"):

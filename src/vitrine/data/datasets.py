@@ -21,7 +21,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from vitrine.config.parts import part_at
-from vitrine.config.schema import DataConfig
+from vitrine.config.schema import OWN_FILES, DataConfig
 from vitrine.config.size import Size
 from vitrine.config.targets import TARGETS, Target, target_faults
 from vitrine.data.decode import ImageFiles
@@ -122,6 +122,8 @@ def refuse_download(data: DataConfig, advice: str = "") -> None:
     """
     if (file := missing_file(data)) is not None:
         raise DataError(f"{file}, which the run used, is not there from this folder{advice}")
+    if data.name in OWN_FILES and not Path(data.root).exists():
+        raise DataError(f"{data.root}, which the run used, is not there from this folder{advice}")
 
 
 def _map_splits(dataset: ImageDataset, function: Callable[[Split], Split]) -> ImageDataset:

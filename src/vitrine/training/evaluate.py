@@ -13,6 +13,7 @@ from rich.console import Console
 
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.part_failures import failing_in_one_line
+from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
@@ -132,7 +133,9 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     if not options.allow_changed_code:
         refuse_edited_model(record, config.model)
     if options.data_root is None:
-        refuse_download(config.data, "; data_root=DIR names the folder that holds it, or where it is downloaded to")
+        advice = "; data_root=DIR names the folder that holds it"
+        own = config.data.name in OWN_FILES
+        refuse_download(config.data, advice if own else f"{advice}, or where it is downloaded to")
     else:
         refuse_idle_root(config.data, options.data_root)
         config.data.root = options.data_root
