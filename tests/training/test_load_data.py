@@ -9,7 +9,7 @@ from vitrine import compose, fit
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError
-from vitrine.training.load_data import check_split_keys, load_data
+from vitrine.training.load_data import check_split_keys, load_data, report_upscaling
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,17 @@ def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overri
     with pytest.raises(DataError, match=message):
         load_data(config, replace(hardware, devices=devices), Ranks())
     assert len(load_data(config, hardware, Ranks()).train) > 0
+
+
+def test_pictures_that_are_scaled_up_are_reported_with_their_size(tmp_path, capsys):
+    write_image_folder(tmp_path, size=(10, 4))
+    pictures = sorted((tmp_path / "train" / "a").iterdir())
+    data = compose(SMALL).data
+    report_upscaling(replace(data, image_size=[8, 21]), pictures)
+    assert capsys.readouterr().err == "", "at most twice as high"
+    report_upscaling(replace(data, image_size=[9, 21]), pictures)
+    hint = "vitrine: pictures of 4x10 pixels are scaled up to 9x21; data.image_size=10 takes less computation\n"
+    assert capsys.readouterr().err == hint
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 import numpy as np
 import torch
 from PIL import ExifTags, Image
+from PIL.ImageFile import ImageFile as ImageFileOfPillow
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -121,9 +122,7 @@ class Decoder(Dataset[Tensor | str]):
                 megapixels, or has pixels of 32 bits.
         """
         try:
-            if isinstance(path, Path):
-                refuse_pipe(path)
-            with Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS) as file:
+            with _opened(path) as file:
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
             if isinstance(error, FileNotFoundError) and isinstance(path, Path):
@@ -173,6 +172,21 @@ class Decoder(Dataset[Tensor | str]):
         x, y = image.width / wide, image.height / high
         part = left * x, top * y, (left + width) * x, (top + height) * y
         return channels_first(image.resize((width, height), Image.Resampling.BICUBIC, part))
+
+
+def size_of(path: ImageFile) -> tuple[int, int]:
+    """Return height and width of an image file, as its header has them. Raises Undecodable as :meth:`Decoder.open`."""
+    try:
+        with _opened(path) as file:
+            return file.height, file.width
+    except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+        raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+
+
+def _opened(path: ImageFile | BinaryIO) -> ImageFileOfPillow:
+    if isinstance(path, Path):
+        refuse_pipe(path)
+    return Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS)
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from vitrine.config import TrainConfig
@@ -9,12 +10,15 @@ from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.decode import ImageFile, size_of
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError, RunError
 from vitrine.runs.flatten import flatten
+from vitrine.text import report
 
+LOOKED_AT = 10  # pictures whose size is looked at, or a few more
 PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
 
 
@@ -34,8 +38,24 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
         return data
 
     data = read() if ranks.rank == 0 else None
+    if data is not None and config.resume is None:
+        report_upscaling(config.data, data.dataset.files.get("train", ()))
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
+
+
+def report_upscaling(config: DataConfig, pictures: Sequence[ImageFile]) -> None:
+    """Report pictures that are scaled up to more than twice their size, as far as some of them show."""
+    chosen = pictures[:: max(1, len(pictures) // LOOKED_AT)]
+    try:
+        sizes = [size_of(picture) for picture in chosen]
+    except DataError:  # decoding names the picture
+        return
+    height, width = config.image_hw
+    tall, wide = (max(sides) for sides in zip(*sizes, strict=True)) if sizes else (height, width)
+    if 2 * tall < height and 2 * wide < width:
+        given = f"data.image_size={max(tall, wide)}"
+        report(f"pictures of {tall}x{wide} pixels are scaled up to {height}x{width}; {given} takes less computation")
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
