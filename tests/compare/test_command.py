@@ -111,8 +111,8 @@ def test_a_documented_command_compares(command, compare, patches):
     code, printed, stderr = compare(*command.split())
     assert code == 0, stderr
     assert "patch" in printed if "--by" in command else "rope" in printed
-    if "--html" in command:
-        assert stderr == "written to report.html\n"
+    written = re.findall(r"--(?:html|csv) (\S+)", command)
+    assert stderr == "".join(f"written to {name}\n" for name in written)
 
 
 def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep, monkeypatch):
@@ -127,6 +127,14 @@ def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep, monk
     assert (code, stderr) == (0, "")
     assert printed.startswith("\\begin{tabular}")
     assert "highest" not in printed
+
+
+def test_csv_goes_to_a_file_beside_the_table_or_to_stdout_in_its_place(compare, sweep, tmp_path):
+    (tmp_path / "table.csv").write_text("of yesterday")
+    code, printed, stderr = compare("sweep", "--csv", "table.csv")
+    assert (code, stderr) == (0, "written to table.csv\n")
+    assert printed.startswith("position  n  test accuracy (%)")
+    assert compare("sweep", "--csv", "-") == (0, (tmp_path / "table.csv").read_text(), "")
 
 
 def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run):
@@ -163,8 +171,9 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         ("no/x.html", f"{tmp_path / 'no'} is not a folder"),
         (".", "it is a folder; name a file in it"),
     ):
-        code, _, stderr = compare("sweep", "--html", path)
-        assert (code, stderr) == (2, f"vitrine: cannot write {path}: {problem}\n")
+        for option in ("--html", "--csv"):
+            code, _, stderr = compare("sweep", option, path)
+            assert (code, stderr) == (2, f"vitrine: cannot write {path}: {problem}\n")
 
 
 @pytest.mark.whole

@@ -1,13 +1,17 @@
 """The table in the terminal's, Markdown's and LaTeX's form says the same."""
 
+import csv
 import io
+import math
 import re
 
+import pytest
 from rich.console import Console
 
 from vitrine.compare.comparison import compare
 from vitrine.compare.costs import PARAMETERS
 from vitrine.compare.load import load_results
+from vitrine.compare.table_csv import csv_text, write_csv
 from vitrine.compare.table_formats import cells, headings, latex, markdown, terminal
 
 
@@ -100,3 +104,52 @@ def test_the_terminal_shows_every_cell(sweep):
     shown = console.export_text()
     for summary in found.summaries:
         assert all(cell in shown for cell in cells(found, summary))
+
+
+def read_csv(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
+    peaks = ({"peak_memory": 10**9 + seed, "peak_gpu_memory": 10**8} for seed in range(9))
+    results = load_results([sweep])
+    for run, peak in zip(results.runs, peaks, strict=True):
+        run.facts.update(peak)
+    found = compare(results, target=0.8)
+    write_csv(found, tmp_path / "table.csv")
+    lines = read_csv((tmp_path / "table.csv").read_text())
+    assert [line["position"] for line in lines] == ["rope", "learned", "none"]
+    tested = {id(each.row): each for each in found.findings.comparisons}
+    for line, summary in zip(lines, found.summaries, strict=True):
+        shown = cells(found, summary)
+        low, mean, high = (float(line[name]) for name in ("low", "mean", "high"))
+        assert (line["metric"], line["seeds"], line["runs"]) == ("test/acc", "3", "3")
+        assert found.metric.interval(mean, low, high) == shown[2]
+        assert [found.metric.number(float(line[name])) for name in ("best", "worst")] == shown[3:5]
+        assert int(line["parameters"]) == summary.parameters
+        assert int(line["flops_per_image"]) == summary.flops
+        assert float(line["images_per_second"]) == summary.images_per_second
+        assert float(line["seconds_to_target"]) == summary.seconds_to_target.mean
+        assert int(line["peak_gpu_memory"]) == 10**8
+        if summary.row is found.findings.baseline:
+            assert (line["is_baseline"], line["difference"], line["p_corrected"]) == ("true", "", "")
+            continue
+        one = tested[id(summary.row)]
+        assert float(line["difference"]) == one.difference.mean
+        assert float(line["difference_low"]) == one.difference.low
+        assert float(line["difference_high"]) == one.difference.high
+        assert (float(line["p_corrected"]), line["verdict"]) == (one.p, one.kind)
+        assert float(line["hedges_g"]) == pytest.approx(float(shown[7]), abs=0.05)
+    assert [line["peak_memory"] for line in lines] == ["1000000005", "1000000002", "1000000008"]
+
+
+def test_csv_has_empty_cells_for_what_is_unknown_and_no_formulas(tmp_path, write_run):
+    for value in ("=1+1", "b"):
+        write_run(tmp_path, model={"drop_path": value}, predictions=False)
+    lines = read_csv(csv_text(compare(load_results([tmp_path]))))
+    assert [line["model.drop_path"] for line in lines] == ["'=1+1", "b"]
+    assert {line[name] for line in lines for name in ("low", "difference_low", "p_corrected", "peak_memory")} == {""}
+    alone = read_csv(csv_text(compare(load_results([write_run(tmp_path / "one")]))))[0]
+    assert alone["configuration"] == "the configuration"
+    assert math.isclose(float(alone["mean"]), 0.9)
+    assert not {"difference", "is_baseline"} & set(alone)

@@ -5,6 +5,7 @@ vitrine compare RUN RUN --metric val/acc --baseline learned  # some runs, by ano
 vitrine compare outputs/sweeps/NAME --by position            # the main effect of one choice
 vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value, as in runs list
 vitrine compare outputs/sweeps/NAME --html report.html       # also as one page, with plots
+vitrine compare outputs/sweeps/NAME --csv table.csv          # the table's numbers, unrounded
 vitrine compare wandb:ENTITY/PROJECT --group SWEEP           # from Weights & Biases
 """
 
@@ -24,6 +25,8 @@ from vitrine.text import print_table, printable
 if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wait
     from vitrine.compare.comparison import Comparison
     from vitrine.compare.load import RunResults
+
+STDOUT = Path("-")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table's numbers, unrounded; - is stdout")
     parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
     options = parser.parse_args(arguments)
@@ -84,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
+        if options.csv not in (None, STDOUT):
+            from vitrine.compare.table_csv import write_csv
+
+            write_csv(compared, options.csv)
+            print(f"written to {options.csv}", file=sys.stderr)
         _print(compared, options)
 
 
@@ -115,7 +124,11 @@ def _print(compared: "Comparison", options: argparse.Namespace) -> None:
         print(markdown(compared))
     if options.latex:
         print(latex(compared))
-    if options.markdown or options.latex:
+    if options.csv == STDOUT:
+        from vitrine.compare.table_csv import csv_text
+
+        print(csv_text(compared), end="")
+    if options.markdown or options.latex or options.csv == STDOUT:
         return
     print_table(terminal(compared))
     console = Console(highlight=False)

@@ -188,8 +188,8 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
         mean_of(row, metric),
         min(values) if metric.lower_is_better else max(values),
         max(values) if metric.lower_is_better else min(values),
-        _range(runs, "parameters"),
-        _range(runs, "flops_per_image"),
+        range_of(runs, "parameters"),
+        range_of(runs, "flops_per_image"),
         float(np.mean(throughputs)) if throughputs else None,
         float(np.mean(times)) if times else None,
         ConfidenceInterval.of(reached) if reached else None,
@@ -259,7 +259,8 @@ def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions]
     return predictions, damaged
 
 
-def _range(runs: Sequence[RunResult], fact: str) -> tuple[int, int] | None:
+def range_of(runs: Sequence[RunResult], fact: str) -> tuple[int, int] | None:
+    """Return the least and the most of a fact in run.json; ``None`` if no run has it."""
     known = [int(run.facts[fact]) for run in runs if isinstance(run.facts.get(fact), int)]
     return (min(known), max(known)) if known else None
 

@@ -1,0 +1,92 @@
+"""A comparison's table as CSV: its numbers as they are, in the units of metrics.json, for programs."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+from vitrine.compare.comparison import Comparison, RowSummary, range_of
+from vitrine.compare.costs import FLOPS, PARAMETERS
+from vitrine.compare.findings import BaselineComparison
+from vitrine.errors import RunError
+from vitrine.files import write_text
+from vitrine.inference.html_page import check_target
+from vitrine.text import printable, without_formula
+
+MEMORY = ("peak_memory", "peak_gpu_memory")  # bytes, the largest of the row's runs
+
+
+def write_csv(compared: Comparison, path: Path) -> None:
+    """Write :func:`csv_text` to ``path``, atomically.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    check_target(path)
+    try:
+        write_text(path, csv_text(compared))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def csv_text(compared: Comparison) -> str:
+    """Return a heading, and a line for each row of the table in its order.
+
+    Accuracies and their differences are in [0, 1], losses in nats, times in seconds, memory in bytes. A number that the
+    table does not have, or that is not one number, is an empty cell.
+    """
+    text = io.StringIO()
+    lines = [_numbers(compared, summary) for summary in compared.summaries]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_cell, lines[0]))
+    writer.writerows(map(_cell, line.values()) for line in lines)
+    return text.getvalue()
+
+
+def _numbers(compared: Comparison, summary: RowSummary) -> dict[str, Any]:
+    """The cells of a row by their headings, which are the same for all rows."""
+    mean, row = summary.interval, summary.row
+    tested = next((each for each in compared.findings.comparisons if each.row is row), None)
+    found: dict[str, Any] = {name: row.values[name] for name in compared.table.columns} or {"configuration": row.label}
+    found |= {
+        "metric": compared.metric.name,
+        "seeds": mean.count,
+        "runs": len(summary.values),
+        "mean": mean.mean,
+        "low": mean.low,
+        "high": mean.high,
+        "best": summary.best,
+        "worst": summary.worst,
+        **_against_baseline(compared, row is compared.findings.baseline, tested),
+        "parameters": PARAMETERS.value_of(summary),
+        "flops_per_image": FLOPS.value_of(summary),
+        "images_per_second": summary.images_per_second,
+        "train_seconds": summary.train_seconds,
+        **{name: (range_of(list(row.runs.values()), name) or (None, None))[1] for name in MEMORY},
+    }
+    if compared.target is not None:
+        reached = summary.seconds_to_target
+        found |= {"seconds_to_target": reached and reached.mean, "reached_target": summary.reached_target}
+    return found
+
+
+def _against_baseline(compared: Comparison, is_baseline: bool, tested: BaselineComparison | None) -> dict[str, Any]:
+    """What the table says of the difference; nothing in a table without other rows."""
+    if not compared.findings.comparisons:
+        return {}
+    names = ("difference", "difference_low", "difference_high", "p_corrected", "hedges_g", "verdict")
+    if tested is None:
+        return {"is_baseline": is_baseline} | dict.fromkeys(names)
+    found = tested.difference
+    numbers = (found.mean, found.low, found.high, tested.p, found.effect_size, tested.kind)
+    return {"is_baseline": is_baseline} | dict(zip(names, numbers, strict=True))
+
+
+def _cell(value: Any) -> Any:
+    """Text that no spreadsheet computes; no NaN and no infinity."""
+    if isinstance(value, str):
+        return without_formula(printable(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, int) or (value is not None and math.isfinite(value)) else ""
