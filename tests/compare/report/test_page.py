@@ -238,6 +238,23 @@ def test_names_that_are_cut_to_the_same_text_stay_distinct(tmp_path, write_run):
     assert (len(set(grid["x"])), len(set(grid["y"]))) == (10, 2)
 
 
+def test_a_part_of_ones_own_goes_by_its_class_unless_two_are_called_so(tmp_path, write_run):
+    def names(*positions):
+        folder = tmp_path / "-".join(positions)
+        for position in positions:
+            own = {"parts": {position: "0123456789abcdef"}} if "." in position else {}
+            facts = own | {"varies": f"position={position},depth=2,seed=0"}
+            for depth in (2, 3):
+                values = {"position": position, "depth": depth, "drop_path": 0.1 * depth}
+                write_run(folder, sweep="-", model=values, facts=facts, predictions=False)
+        styles = RowStyles(compare(load_results([folder])))
+        return {styles.name(row).partition(" ")[0] for row in styles.coloured}
+
+    assert names("rope", "my_lab.ideas.Fourier") == {"rope", "Fourier"}
+    assert names("other.Fourier", "my_lab.ideas.Fourier") == {"other.Fourier", "my_lab.ideas.Fourier"}
+    assert names("rope", "my_lab.rope") == {"rope", "my_lab.rope"}
+
+
 def test_effects_over_unequal_combinations_and_intervals_of_a_decision_say_so(tmp_path, write_run):
     arms = ["position=rope"]
     decision = {"metric": "test/acc", "baseline": "position=learned", "alpha": 0.2, "verdicts": {arms[0]: "better"}}

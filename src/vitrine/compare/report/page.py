@@ -92,7 +92,7 @@ def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
         found.append(Section("curves", "Learning curves", plots=drawn))
     if drawn := plots.against_cost(compared, styles):
         found.append(Section("cost", "Cost", plots=drawn))
-    if drawn := plots.main_effects(compared):
+    if drawn := plots.main_effects(compared, styles):
         caption = "The mean of each value over all values of the other columns, with its 95 % interval over seeds."
         found.append(Section("effects", "Main effects", caption, drawn, side_by_side=True))
     if plot := parallel_coordinates(compared, styles):

@@ -37,7 +37,10 @@ def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None
     metric, summaries = compared.metric, compared.summaries
     if len(summaries) < 2 or not compared.table.columns:
         return None
-    axes = [_choice_axis(name, [summary.row.values[name] for summary in summaries]) for name in compared.table.columns]
+    axes = [
+        _choice_axis(styles.value(name), [styles.value(summary.row.values[name]) for summary in summaries])
+        for name in compared.table.columns
+    ]
     for kind in (PARAMETERS, THROUGHPUT):
         costs = [cost for summary in summaries if (cost := kind.value_of(summary)) is not None]
         if len(costs) == len(summaries) and max(costs) > EQUAL_COST * min(costs):

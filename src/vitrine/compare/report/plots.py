@@ -13,6 +13,7 @@ from vitrine.compare.comparison import Comparison, RowSummary, summarise
 from vitrine.compare.costs import COSTS
 from vitrine.compare.metric import Metric
 from vitrine.compare.report.style import (
+    LINE,
     OTHER,
     Plot,
     RowStyles,
@@ -20,6 +21,7 @@ from vitrine.compare.report.style import (
     escape,
     five_digits,
     format_interval,
+    lines,
 )
 from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow
@@ -196,7 +198,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
     return plots
 
 
-def main_effects(compared: Comparison) -> list[Plot]:
+def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
     """Plot the main effect of each column: the mean of each of its values over all values of the other columns."""
     metric, plots = compared.metric, []
     for column in compared.configurations.columns:
@@ -206,11 +208,11 @@ def main_effects(compared: Comparison) -> list[Plot]:
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
         size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
-        names = shorten([name for name, _ in levels], 28)
+        names = shorten([styles.value(name) for name, _ in levels], LINE)
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(is_number, names)) else "markers",
-            "x": list(map(escape, names)),
+            "x": ["<br>".join(map(escape, lines(name, LINE // 2))) for name in names],
             "y": [metric.factor * summary.interval.mean for _, summary in levels],
             "error_y": error_bars([summary for _, summary in levels], metric),
             "line": {"color": COLOURS[0], "width": 1.5, "dash": "dot"},
@@ -220,14 +222,19 @@ def main_effects(compared: Comparison) -> list[Plot]:
         }
         layout = {
             "height": 300,
-            "xaxis": {"title": {"text": column}, "type": "category", "automargin": True},
+            "xaxis": {
+                "title": {"text": styles.value(column)},
+                "type": "category",
+                "automargin": True,
+                "range": [-0.5, len(levels) - 0.5],  # names at the ends stay inside
+            },
             "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
         }
         numbers = [[column, "seeds", metric.title]]
         numbers += [
             [name, str(summary.interval.count), format_interval(summary.interval, metric)] for name, summary in levels
         ]
-        caption = f"From {low[0]} to {high[0]}: {size}."
+        caption = f"From {styles.value(low[0])} to {styles.value(high[0])}: {size}."
         if not effect.is_balanced:
             caption += " Not every value ran with the same other choices, which are part of that."
         plots.append(Plot(column, caption, [trace], layout, numbers))

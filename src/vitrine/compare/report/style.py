@@ -1,5 +1,9 @@
 """Colours and symbols of rows, labels and number formats, shared by all plots of the report."""
 
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +18,7 @@ from vitrine.training.figure_style import COLOURS, shorten
 # Of COLOURS, so that rows differ in symbols, too.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 OTHER = "#8b9198"  # of rows without a colour of their own
+LONGEST, LINE = 48, 28  # letters of a row's name, and of a line of it beside an axis
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,11 @@ def best_rows(compared: Comparison, most: int) -> list[ConfigurationRow]:
     return rows if baseline in rows else [*rows[:-1], baseline]
 
 
+def lines(name: str, length: int = LINE) -> list[str]:
+    """Break a name into lines of at most ``length`` characters, between words where it can."""
+    return textwrap.wrap(name, length, break_on_hyphens=False)
+
+
 class RowStyles:
     """Colour, symbol and name of each row. The best rows and the baseline have colours of their own."""
 
@@ -50,15 +60,21 @@ class RowStyles:
         rows = [summary.row for summary in compared.summaries]
         self.coloured = best_rows(compared, len(COLOURS))
         self.others = [row for row in rows if row not in self.coloured]
-        self._names = dict(zip(map(id, rows), shorten([row.short_label for row in rows], 28), strict=True))
+        self._parts = _classes_of_parts(rows)
+        names = [self.value(row.short_label) for row in rows]
+        self._names = dict(zip(map(id, rows), shorten(names, LONGEST), strict=True))
+
+    def value(self, text: str) -> str:
+        """Return a value, or several in a text, with own parts by their classes: ``Fourier`` of ``my_lab.Fourier``."""
+        return DOTTED_NAMES.sub(lambda found: self._parts.get(found[0], found[0]), text)
 
     def name(self, row: ConfigurationRow) -> str:
         """Return the short name of a row, unique among the rows."""
         return self._names[id(row)]
 
     def label(self, row: ConfigurationRow) -> str:
-        """Return the name, escaped for Plotly."""
-        return escape(self.name(row))
+        """Return the name for an axis: in lines, and escaped for Plotly."""
+        return "<br>".join(map(escape, lines(self.name(row))))
 
     def style(self, row: ConfigurationRow) -> tuple[str, str, str]:
         """Return colour, symbol, and the key by which the page hides the row."""
@@ -74,6 +90,17 @@ class RowStyles:
         which += ["where predictions are stored"] if count < len(self.coloured) else []
         are = "is" if count == 1 else "are"
         return f"Of {total} configurations, {count} {are} shown: {', '.join(which)}." if which else ""
+
+
+DOTTED_NAMES = re.compile(r"\w+(?:\.\w+)+")
+
+
+def _classes_of_parts(rows: Sequence[ConfigurationRow]) -> dict[str, str]:
+    """The class of each part of a user's own, by its dotted name, where no other part or value is called so."""
+    parts = {name for row in rows for run in row.runs.values() for name in run.facts.get("parts") or ()}
+    classes = {name: name.rpartition(".")[2] for name in parts}
+    counts = Counter([*classes.values(), *{value for row in rows for value in row.values.values()}])
+    return {name: found for name, found in classes.items() if counts[found] == 1}
 
 
 def escape(text: str) -> str:
