@@ -75,9 +75,11 @@ def write_run_page(
     try:
         page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
         write_text(path, page)
-        if formats and (missing := undrawable(_class_names(record, 0))):
+        if {"png", "pdf"} & set(formats) and (missing := undrawable(_class_names(record, 0))):
             letters = shorten([missing], 40)[0]
-            report(f"files in {figures} have boxes, the page has not: Matplotlib finds no font with {letters}")
+            report(
+                f"PDF and PNG files in {figures} have boxes, the page has not: Matplotlib finds no font with {letters}"
+            )
         for kind in formats:
             figures.mkdir(exist_ok=True)
             drawings = [drawn for section in sections for drawn in section.figures]

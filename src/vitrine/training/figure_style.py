@@ -26,7 +26,7 @@ from matplotlib.image import AxesImage
 from vitrine.files import replacing
 from vitrine.text import one_line, plural, report
 
-WIDTH = 4.2  # inches: a column of a paper, and a phone's screen
+WIDTH = 4.2  # inches: a phone's screen; between the column (3.25) and the text (5.5) of most papers
 
 # Distinguishable with any colour vision; contrast of at least 3:1 on white and on the dark page.
 COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
@@ -61,6 +61,7 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a class may be called $x$
     "svg.hashsalt": "vitrine",
     "pdf.fonttype": 42,  # text that can be selected and edited
+    "svg.fonttype": "none",  # the same
 }
 # Scalable fonts of Linux, macOS and Windows for scripts that Matplotlib's own font, DejaVu Sans, lacks.
 OTHER_FONTS = (
@@ -90,7 +91,7 @@ OTHER_FONTS = (
 @contextmanager
 def styled() -> Iterator[None]:
     """Apply the style: as a context, or as the decorator of a function that draws."""
-    with rc_context(STYLE | {"font.family": fonts()}):
+    with rc_context(STYLE | {"font.family": [*fonts(), "sans-serif"], "font.sans-serif": ["DejaVu Sans"]}):
         yield
 
 
@@ -185,8 +186,7 @@ def inline_svg(figure: Figure, key: str, alt: str) -> str:
         alt: what the figure shows, read out in its place.
     """
     stream = io.StringIO()
-    with rc_context({"svg.fonttype": "none"}):
-        _write(figure, stream, "svg", facecolor="none", dpi=72)
+    _write(figure, stream, "svg", facecolor="none", dpi=72)
     head, body = stream.getvalue().partition("<svg")[2].split(">", 1)
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'(?<=\bid=")|(?<=url\(#)|(?<=href="#)', f"{key}-", body)
