@@ -14,7 +14,8 @@ from vitrine.compare.load import load_results
 from vitrine.compare.predictions import confusion
 from vitrine.compare.report.page import render, sections, write_report
 from vitrine.compare.report.parallel import parallel_coordinates
-from vitrine.compare.report.plots import against_cost, curves, pareto_front, whole_ticks
+from vitrine.compare.report.plot_data import pareto_front
+from vitrine.compare.report.plots import against_cost, curves, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
 from vitrine.training.figure_style import COLOURS
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.costs import PARAMETERS, THROUGHPUT
-from vitrine.compare.report.plots import EQUAL_COST, is_number, sort_key
+from vitrine.compare.report.plot_data import EQUAL_COST
+from vitrine.compare.report.plots import is_number, sort_key
 from vitrine.compare.report.style import Plot, RowStyles, axis_unit, escape, five_digits
 from vitrine.text import short_number
 from vitrine.training.figure_style import shorten

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary, summarise
-from vitrine.compare.costs import COSTS
 from vitrine.compare.metric import Metric
+from vitrine.compare.report.plot_data import CURVES, cost_points, curve, drawn_rows, error_lengths, omitted
 from vitrine.compare.report.style import (
     LINE,
     OTHER,
@@ -23,20 +23,16 @@ from vitrine.compare.report.style import (
     format_interval,
     lines,
 )
-from vitrine.compare.speeds import speed_caveats
-from vitrine.compare.table import ConfigurationRow
 from vitrine.text import listed
 from vitrine.training.figure_style import COLOURS, shorten
 
-MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_POINTS = 60  # of a curve
-EQUAL_COST = 1.02  # costs within 2 % count as equal
 
 
 def means(compared: Comparison, styles: RowStyles) -> Plot:
     """Plot each row's mean with its interval, and the value of each run."""
     metric, traces = compared.metric, []
-    drawn = _drawn(compared)
+    drawn = drawn_rows(compared)
     labels = [styles.label(summary.row) for summary in drawn]
     for summary, label in zip(drawn, labels, strict=True):
         colour, symbol, key = styles.style(summary.row)
@@ -78,20 +74,17 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
     }
     caption = "Large marks: means with 95 % confidence intervals; strokes: single runs."
     caption += " The best mean is on top." if len(labels) > 1 else ""
-    return Plot("Every configuration", caption + _omitted(compared), traces, layout)
-
-
-CURVES = ("val/acc", "val/loss", "train/loss", "train/acc")
+    return Plot("Every configuration", f"{caption} {omitted(compared)}".strip(), traces, layout)
 
 
 def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     """Plot metrics over epochs: a line for the mean over seeds, a band from the lowest to the highest seed."""
     plots = []
-    rows = [summary.row for summary in _drawn(compared)]
+    rows = [summary.row for summary in drawn_rows(compared)]
     for name in CURVES:
         metric, traces, last, longest, caption = Metric(name), [], {}, 0, ""
         for row in rows[::-1]:  # the best on top
-            epochs, mean, low, high = _curve(row, name)
+            epochs, mean, low, high = curve(row, name, MAX_POINTS)
             if not len(epochs):
                 continue
             longest = max(longest, epochs[-1])
@@ -120,7 +113,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
             value = f"the {metric.best} {metric.title}," if len(last) > 1 else f"a {metric.title} of"
             caption = f"At its last epoch, {best} has {value} {metric.value(last[best])}.{caption}"
-        caption = (caption + _omitted(compared)).strip()
+        caption = f"{caption} {omitted(compared)}".strip()
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
@@ -140,23 +133,15 @@ def whole_ticks(longest: int) -> dict[str, int]:
 def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
     """Plot the metric against each cost, with the Pareto front."""
     metric, plots = compared.metric, []
-    for kind in COSTS:
-        points = [(row, float(cost)) for row in compared.summaries if (cost := kind.value_of(row)) is not None]
-        highest, lowest = (extreme((cost for _, cost in points), default=1.0) for extreme in (max, min))
-        if len(points) < 2 or highest < EQUAL_COST * lowest:
-            continue
-        doubted = kind.is_measured and bool(speed_caveats(compared.table))
-        front = pareto_front([(cost if kind.higher_is_cheaper else -cost, _score(row, metric)) for row, cost in points])
-        front = set() if doubted else front
-        on_front = sorted(((points[index][1], points[index][0]) for index in front), key=lambda point: point[0])
-        steps = "vh" if kind.higher_is_cheaper else "hv"
-        named = _apart([(cost, row.interval.mean) for row, cost in points], sorted(front)) if len(front) <= 8 else []
+    for shown in cost_points(compared):
+        points, costs = shown.points, [cost for _, cost in shown.points]
+        steps = "vh" if shown.cost.higher_is_cheaper else "hv"
         traces: list[dict[str, Any]] = [
             {
                 "type": "scatter",
                 "mode": "lines",
-                "x": [cost for cost, _ in on_front],
-                "y": [metric.factor * row.interval.mean for _, row in on_front],
+                "x": [costs[index] for index in shown.front],
+                "y": [metric.factor * points[index][0].interval.mean for index in shown.front],
                 "line": {"color": OTHER, "width": 1.5, "dash": "dot", "shape": steps},
                 "hoverinfo": "skip",
                 "meta": {},
@@ -168,11 +153,11 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "markers+text" if index in named else "markers",
+                    "mode": "markers+text" if index in shown.named else "markers",
                     "x": [cost],
                     "y": [metric.factor * summary.interval.mean],
                     "text": [label],
-                    "textposition": "top left" if cost == highest else "top right",
+                    "textposition": "top left" if cost == max(costs) else "top right",
                     "cliponaxis": False,
                     "error_y": error_bars([summary], metric)
                     | {"color": _translucent(colour) if key == "others" else colour},
@@ -181,20 +166,20 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                     "meta": {"row": key},
                 }
             )
-        names = listed([styles.name(points[index][0].row) for index in sorted(front, key=lambda i: points[i][1])])
+        names = listed([styles.name(points[index][0].row) for index in shown.front])
         caption = f"On the Pareto front, where no configuration is both cheaper and better: {names}."
-        caption = "There is no Pareto front: see the caveats about images/s and times." if doubted else caption
+        caption = "There is no Pareto front: see the caveats about images/s and times." if shown.doubted else caption
         layout = {
             "height": 420,
             "xaxis": {
-                "title": {"text": kind.title},
-                "type": "log" if highest > 8 * lowest else "linear",
+                "title": {"text": shown.cost.title},
+                "type": "log" if shown.logarithmic else "linear",
                 "tickformat": "~s",
             },
             "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
             "hovermode": "closest",
         }
-        plots.append(Plot("Cost", caption, traces, layout, choice=kind.title))
+        plots.append(Plot("Cost", caption, traces, layout, choice=shown.cost.title))
     return plots
 
 
@@ -241,67 +226,10 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
     return plots
 
 
-def _apart(points: Sequence[tuple[float, float]], chosen: Sequence[int]) -> list[int]:
-    """Return those of the ``chosen`` points whose names would not lie over that of an earlier one."""
-    spans = [max(values) - min(values) or 1.0 for values in zip(*points, strict=True)]
-    kept: list[int] = []
-    for index in chosen:
-        distances = (
-            [abs(a - b) / span for a, b, span in zip(points[index], points[other], spans, strict=True)]
-            for other in kept
-        )
-        if all(across > 0.35 or up > 0.07 for across, up in distances):
-            kept.append(index)
-    return kept
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> set[int]:
-    """Return the indices of the Pareto front: points that no other point equals in both values and exceeds in one."""
-    return {
-        index
-        for index, (x, y) in enumerate(points)
-        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
-    }
-
-
-def _curve(row: ConfigurationRow, name: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """Epochs that all runs of a row have, and the mean, lowest and highest value over the runs at each."""
-    per_run = []
-    for run in row.runs.values():
-        values: dict[int, list[float]] = {}
-        for line in run.history:
-            if name in line and "epoch" in line:
-                values.setdefault(int(line["epoch"]), []).append(line[name])
-        per_run.append({epoch: float(np.mean(some)) for epoch, some in values.items()})
-    epochs = sorted(set.intersection(*(set(values) for values in per_run)))
-    if len(epochs) > MAX_POINTS:
-        kept = np.linspace(0, len(epochs) - 1, MAX_POINTS).round().astype(int)
-        epochs = [epochs[index] for index in kept]
-    stacked = np.array([[values[epoch] for epoch in epochs] for values in per_run])
-    return epochs, stacked.mean(axis=0), stacked.min(axis=0), stacked.max(axis=0)
-
-
-def _drawn(compared: Comparison) -> list[RowSummary]:
-    """The best rows and the baseline."""
-    baseline = compared.findings.baseline
-    return [row for index, row in enumerate(compared.summaries) if index < MAX_ROWS or row.row is baseline]
-
-
-def _omitted(compared: Comparison) -> str:
-    count = len(compared.summaries)
-    return f" Of {count} configurations, the best {MAX_ROWS} and the baseline are shown." if count > MAX_ROWS else ""
-
-
-def _score(summary: RowSummary, metric: Metric) -> float:
-    """The mean, negated if lower is better."""
-    return -summary.interval.mean if metric.lower_is_better else summary.interval.mean
-
-
 def error_bars(summaries: Sequence[RowSummary], metric: Metric) -> dict[str, Any]:
     """Return the intervals of means as plotly's error bars, which reach upwards and downwards from the mean."""
-    means = [summary.interval for summary in summaries]
-    above = [_finite(metric.factor * (interval.high - interval.mean)) for interval in means]
-    below = [_finite(metric.factor * (interval.mean - interval.low)) for interval in means]
+    lengths = error_lengths([summary.interval for summary in summaries], metric)
+    below, above = ([_finite(length) for length in side] for side in lengths.tolist())
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
 
 
