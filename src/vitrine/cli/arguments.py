@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 from vitrine.errors import Interrupted, VitrineError
 from vitrine.runs.provenance import program
-from vitrine.text import report
+from vitrine.text import did_you_mean, nearest, report
+
+FORMATS = ("png", "pdf", "svg")
 
 
 def make_parser(name: str, description: str | None) -> ArgumentParser:
@@ -30,6 +32,22 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return int(text)
+
+
+def figure_formats(text: str) -> list[str]:
+    """Parse ``pdf,svg``."""
+    found = [name.strip() for name in text.split(",")]
+    for name in found:
+        if name not in FORMATS:
+            hint = did_you_mean(nearest(name, FORMATS))
+            raise ArgumentTypeError(f"{name!r} is not one of {', '.join(FORMATS)}{hint}")
+    return list(dict.fromkeys(found))
+
+
+def add_figures(parser: ArgumentParser, what: str) -> None:
+    """Add ``--figures FORMAT,...``, which writes ``what``."""
+    help = f"also write {what}: {', '.join(FORMATS)}"
+    parser.add_argument("--figures", type=figure_formats, default=[], metavar="FORMAT,...", help=help)
 
 
 def add_trust(parser: ArgumentParser, *, where: str = "") -> None:

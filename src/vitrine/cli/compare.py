@@ -5,6 +5,7 @@ vitrine compare RUN RUN --metric val/acc --baseline learned  # some runs, by ano
 vitrine compare outputs/sweeps/NAME --by position            # the main effect of one choice
 vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value, as in runs list
 vitrine compare outputs/sweeps/NAME --html report.html       # also as one page, with plots
+vitrine compare outputs/sweeps/NAME --figures pdf,svg        # figures for a paper: figures/*.pdf, figures/*.svg
 vitrine compare outputs/sweeps/NAME --csv table.csv          # the table's numbers, unrounded
 vitrine compare wandb:ENTITY/PROJECT --group SWEEP           # from Weights & Biases
 """
@@ -17,16 +18,18 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from vitrine.cli.arguments import add_allow_changed_code, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_allow_changed_code, add_figures, add_trust, errors_in_one_line, make_parser
 from vitrine.errors import RunError
+from vitrine.files import refuse_link_out
 from vitrine.runs.provenance import program
-from vitrine.text import print_table, printable
+from vitrine.text import plural, print_table, printable
 
 if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wait
     from vitrine.compare.comparison import Comparison
     from vitrine.compare.load import RunResults
 
 STDOUT = Path("-")
+COLUMN = 3.25  # inches
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
+    add_figures(parser, "figures for a paper")
+    parser.add_argument("--width", type=float, metavar="INCHES", help=f"of figures; {COLUMN} is a column, 5.5 a page")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table's numbers, unrounded; - is stdout")
     parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
@@ -68,6 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
     if options.difference is not None and not options.difference > 0:
         parser.error(f"--difference {options.difference:g} must be above 0")
+    if options.width is not None and not options.figures:
+        parser.error("--width is that of --figures, such as --figures pdf")
+    if options.width is not None and not 2 <= options.width <= 20:
+        parser.error(f"--width {options.width:g} is not between 2 and 20 inches")
     with errors_in_one_line():
         from vitrine.compare.comparison import compare
         from vitrine.compare.looks import record_look
@@ -82,12 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accept_changed_data=options.accept_changed_data,
             fixed_images=options.fixed_images,
         )
+        folder = _figures_folder(options.paths, options.html) if options.figures else Path()
         record_look(compared.table)  # before anything is seen, as a closed pipe or Ctrl-C may end the rest
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
             from vitrine.compare.report.page import write_report
 
             write_report(compared, options.html, options.paths)
             print(f"written to {options.html}", file=sys.stderr)
+        if options.figures:
+            from vitrine.compare.report.figures import write_figures
+
+            files = write_figures(compared, folder, options.figures, options.width or COLUMN)
+            print(f"{plural(len(files), 'figure')} in {folder}", file=sys.stderr)
         if options.csv not in (None, STDOUT):
             from vitrine.compare.table_csv import write_csv
 
@@ -115,6 +130,15 @@ def _load(options: argparse.Namespace) -> "RunResults":
     from vitrine.compare.load_wandb import load_wandb_results
 
     return load_wandb_results(projects[0], group)
+
+
+def _figures_folder(paths: list[str], page: Path | None) -> Path:
+    """Beside the page; else in the folder that was given, or of several or W&B, in the working directory."""
+    local = [Path(path) for path in paths if Path(path).is_dir()]  # neither W&B's nor KEY=VALUE
+    parent = page.parent if page is not None else local[0] if len(local) == 1 else Path()
+    for given in local:
+        refuse_link_out(parent / "figures", given)
+    return parent / "figures"
 
 
 def _print(compared: "Comparison", options: argparse.Namespace) -> None:

@@ -7,17 +7,14 @@ vitrine report outputs/runs/RUN --to digits.html       # elsewhere
 Of several runs, vitrine compare FOLDER --html FILE writes a report.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import add_allow_changed_code, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import add_allow_changed_code, add_figures, add_trust, errors_in_one_line, make_parser
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
-from vitrine.text import did_you_mean, file_size, nearest, plural, printable
-
-FORMATS = ("png", "pdf", "svg")
+from vitrine.text import file_size, plural, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -25,13 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("report", __doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
     parser.add_argument("--to", type=Path, metavar="FILE", help="the page (report.html in the run folder)")
-    parser.add_argument(
-        "--figures",
-        type=formats,
-        default=[],
-        metavar="FORMAT,...",
-        help=f"also write each figure: {', '.join(FORMATS)}",
-    )
+    add_figures(parser, "each figure")
     add_trust(parser)
     add_allow_changed_code(parser)
     options = parser.parse_args(arguments)
@@ -49,16 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(printable(f"written to {page.path} ({file_size(page.size)})"))
         if page.figures:
             print(printable(f"{plural(len(page.figures), 'figure')} in {page.figures[0].parent}"))
-
-
-def formats(text: str) -> list[str]:
-    """Parse ``pdf,svg``."""
-    found = [name.strip() for name in text.split(",")]
-    for name in found:
-        if name not in FORMATS:
-            hint = did_you_mean(nearest(name, FORMATS))
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(FORMATS)}{hint}")
-    return list(dict.fromkeys(found))
 
 
 def _check(folder: Path) -> None:

@@ -14,6 +14,7 @@ class Cost:
     """A cost of a configuration.
 
     Attributes:
+        key: in the names of files.
         heading: of the table column; empty if tables leave it out.
         title: of a plot axis.
         range_of: returns the least and the greatest cost of the runs of a row, or their mean, twice; ``None`` if it was
@@ -22,6 +23,7 @@ class Cost:
         is_measured: it depends on what else the machine did.
     """
 
+    key: str
     heading: str
     title: str
     range_of: Callable[[RowSummary], tuple[float, float] | None]
@@ -44,8 +46,10 @@ def _twice(value: float | None) -> tuple[float, float] | None:
     return None if value is None else (value, value)
 
 
-FLOPS = Cost("FLOPs", "FLOPs per image (forward)", lambda row: row.flops)
-PARAMETERS = Cost("parameters", "parameters", lambda row: row.parameters)
-THROUGHPUT = Cost("images/s", "training throughput (images/s)", lambda row: _twice(row.images_per_second), True, True)
-TIME = Cost("", "training time (s)", lambda row: _twice(row.train_seconds), is_measured=True)
+FLOPS = Cost("flops", "FLOPs", "FLOPs per image (forward)", lambda row: row.flops)
+PARAMETERS = Cost("parameters", "parameters", "parameters", lambda row: row.parameters)
+THROUGHPUT = Cost(
+    "throughput", "images/s", "training throughput (images/s)", lambda row: _twice(row.images_per_second), True, True
+)
+TIME = Cost("time", "", "training time (s)", lambda row: _twice(row.train_seconds), is_measured=True)
 COSTS = (PARAMETERS, FLOPS, THROUGHPUT, TIME)

@@ -21,11 +21,10 @@ from vitrine.files import refuse_link_out, write_text
 from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
-from vitrine.text import plural, report, short_number
-from vitrine.training.figure_style import inline_svg, save, shorten, undrawable
+from vitrine.text import plural, short_number
+from vitrine.training.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 
 FOLDER = Path(__file__).parent / "templates"
-PRINT_DPI = 300
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,7 @@ def write_run_page(
     try:
         page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
         write_text(path, page)
-        if {"png", "pdf"} & set(formats) and (missing := undrawable(_class_names(record, 0))):
-            letters = shorten([missing], 40)[0]
-            report(
-                f"PDF and PNG files in {figures} have boxes, the page has not: Matplotlib finds no font with {letters}"
-            )
+        report_boxes(_class_names(record, 0), figures, formats)
         for kind in formats:
             figures.mkdir(exist_ok=True)
             drawings = [drawn for section in sections for drawn in section.figures]

@@ -27,6 +27,7 @@ from vitrine.files import replacing
 from vitrine.text import one_line, plural, report
 
 WIDTH = 4.2  # inches: a phone's screen; between the column (3.25) and the text (5.5) of most papers
+PRINT_DPI = 300
 
 # Distinguishable with any colour vision; contrast of at least 3:1 on white and on the dark page.
 COLOURS = ("#2b7bba", "#d4651c", "#12937a", "#c2408f", "#8a7a12", "#8060c8", "#c93c3c", "#5f7f95")
@@ -108,6 +109,13 @@ def undrawable(names: Sequence[str]) -> str:
         return ""
     known = set[int]().union(*(get_font(findfont(name)).get_charmap() for name in fonts()))
     return "".join(letter for letter in dict.fromkeys("".join(map(one_line, names))) if ord(letter) not in known)
+
+
+def report_boxes(names: Sequence[str], folder: Path, formats: Sequence[str]) -> None:
+    """Report on stderr if figures in ``folder`` have boxes in place of letters of ``names``; SVG has the letters."""
+    if {"png", "pdf"} & set(formats) and (missing := undrawable(names)):
+        letters = shorten([missing], 40)[0]
+        report(f"PDF and PNG files in {folder} have boxes: Matplotlib finds no font with {letters}")
 
 
 def drawable(classes: Sequence[str]) -> list[str]:

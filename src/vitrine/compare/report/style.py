@@ -49,8 +49,12 @@ def best_rows(compared: Comparison, most: int) -> list[ConfigurationRow]:
 
 
 def lines(name: str, length: int = LINE) -> list[str]:
-    """Break a name into lines of at most ``length`` characters, between words where it can."""
-    return textwrap.wrap(name, length, break_on_hyphens=False)
+    """Break a name into as few lines of at most ``length`` characters as it takes, of about equal lengths."""
+    fewest = len(textwrap.wrap(name, length, break_on_hyphens=False))
+    longest = max(map(len, name.split()), default=1)
+    least = longest if longest <= length else 1  # a word that fits is not broken
+    tried = (textwrap.wrap(name, shorter, break_on_hyphens=False) for shorter in range(least, length + 1))
+    return next(found for found in tried if len(found) <= fewest)
 
 
 class RowStyles:
