@@ -10,7 +10,6 @@ from helpers.user_parts import enter_lab, imported
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import vit_config_from
 from vitrine.config.parts import (
-    TRUST_ALL,
     Interface,
     Part,
     PartError,
@@ -18,13 +17,13 @@ from vitrine.config.parts import (
     build,
     function,
     is_dotted,
-    is_trusted,
     load,
     parts_of,
 )
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import from_plain, omitted_value, to_plain
 from vitrine.config.source_code import code_hash, source_hash, sources, text_hash
+from vitrine.config.trust import TRUST_ALL, is_trusted
 from vitrine.errors import RunError, VitrineError
 
 COUNT = itertools.count()
@@ -153,8 +152,8 @@ def test_trust_is_a_list_of_dotted_names():
 
 
 def test_a_refusal_suggests_the_parts_and_not_their_packages():
-    from vitrine.config.parts import check_trust
     from vitrine.config.schema import CallbacksConfig
+    from vitrine.config.trust import check_trust
 
     with pytest.raises(RunError, match=r"trust=\[torch\.a\.B,torch\.c\.D\] on the command line"):
         check_trust(CallbacksConfig(parts=["torch.a.B", "torch.c.D"]), [], "RUN")

@@ -16,8 +16,8 @@ from typing import Any
 from vitrine.cli.arguments import errors_in_one_line, make_parser
 from vitrine.config import TrainConfig
 from vitrine.config.loggers import WandbConfig
-from vitrine.config.parts import TRUST_ALL
 from vitrine.config.serialize import from_plain
+from vitrine.config.trust import TRUST_ALL
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked

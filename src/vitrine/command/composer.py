@@ -36,12 +36,13 @@ from vitrine.config.fields import faults
 from vitrine.config.keys import kind, optional_section
 from vitrine.config.metric_faults import unmeasured
 from vitrine.config.model import missing_weights
-from vitrine.config.parts import TRUST_ALL, is_dotted, is_trusted, refusal
+from vitrine.config.parts import is_dotted
 from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
 from vitrine.config.sweep import TrainCommand
 from vitrine.config.targets import TARGETS, target_faults
+from vitrine.config.trust import TRUST_ALL, is_trusted, refusal
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.own_files import NEEDED_ROOT, count_classes
 from vitrine.errors import ConfigError, DataError, Fault, RunError

@@ -25,8 +25,8 @@ from vitrine.command.space import Interval, Space, as_overrides, feasible_start,
 from vitrine.command.spelling import key_of, spelled, spelled_values
 from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
-from vitrine.config.parts import refusal
 from vitrine.config.sweep import READ_BY, SweepConfig
+from vitrine.config.trust import refusal
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import as_override

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.config.fields import choice, number, part, part_options, setting, size, store_sizes
-from vitrine.config.parts import Interface, check_trust
+from vitrine.config.parts import Interface
 from vitrine.config.size import Size, height_width
+from vitrine.config.trust import check_trust
 from vitrine.text import did_you_mean, nearest
 
 PATCH_EMBEDS = ("conv", "linear", "conv_stem", "shifted")
@@ -268,7 +269,7 @@ def vit_config_from(
 
     Raises:
         TypeError: a name is unknown.
-        RunError: it names parts of a user's outside ``trust``, as :func:`vitrine.config.parts.check_trust` says.
+        RunError: it names parts of a user's outside ``trust``, as :func:`vitrine.config.trust.check_trust` says.
     """
     names = {field.name for field in dataclasses.fields(ViTConfig)}
     if unknown := sorted(set(values) - names):

@@ -4,14 +4,13 @@
 directory, or an installed package. How each kind of part is called, and what it must return, stands on its field as an
 :class:`Interface`, and with shapes in docs/own_parts.md.
 
-A configuration that a user types, or makes in Python, is trusted. One that is read from a run folder is data: its
-names are imported only if the user allows their prefix (:func:`check_trust`). This module imports no torch; a part may.
+Which names of a stored configuration may be imported: trust.py. This module imports no torch; a part may.
 """
 
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
@@ -27,13 +26,11 @@ from vitrine.config.source_code import (
     stay_importable,
     working_directory,
 )
-from vitrine.errors import Fault, Interrupted, Pruned, RunError, VitrineError
+from vitrine.errors import Fault, Interrupted, Pruned, VitrineError
 from vitrine.text import nearest
 
-TRUST_ALL: Collection[str] = frozenset({"*"})  # for code that reads a configuration and builds nothing
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 IN_A_FILE = "a YAML file can choose a part with its options (docs/own_parts.md)"
-PREFIX = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -260,45 +257,6 @@ def as_part_error(name: str, problem: str) -> Iterator[None]:
 def part_at(config: Any, name: str) -> Part | None:
     """Return the user's part in the field ``name`` of a section; ``None`` where the field names a built-in one."""
     return next((part for part in parts_of(config) if part.key == name), None)
-
-
-def check_trust(config: Any, trust: Collection[str], source: object) -> None:
-    """Refuse a configuration that was read from ``source`` and names parts outside ``trust``. Imports nothing.
-
-    The prefix ``my_lab`` in ``trust`` allows ``my_lab.fourier.Fourier``.
-
-    Raises:
-        RunError: with how to allow the parts.
-    """
-    refused: dict[str, str] = {}
-    for part in parts_of(config):
-        if not is_trusted(part.name, trust):
-            refused[part.key] = ",".join(filter(None, [refused.get(part.key), part.name]))
-    if refused:
-        raise RunError(f"{source} {refusal(refused)}")
-
-
-def refusal(refused: Mapping[str, str]) -> str:
-    """Return why parts, by key, are not imported, and how to allow them; names of a list are joined by commas."""
-    named = ", ".join(f"{key}={name}" for key, name in refused.items())
-    names = list(dict.fromkeys(name for joined in refused.values() for name in joined.split(",")))
-    allowed = ",".join(names)
-    ways = f"trust=[{allowed}] on the command line, --trust {allowed} for scripts, trust={names} in Python"
-    return f"names code outside vitrine, {named}, which is not imported unless you allow it: {ways}"
-
-
-def is_trusted(name: str, trust: Collection[str]) -> bool:
-    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``.
-
-    Raises:
-        VitrineError: ``trust`` is a string, or has an entry that is no prefix.
-    """
-    if trust is TRUST_ALL:
-        return True
-    if isinstance(trust, str) or not all(isinstance(prefix, str) and PREFIX.fullmatch(prefix) for prefix in trust):
-        given = repr(trust) if isinstance(trust, str) else list(trust)
-        raise VitrineError(f"trust={given} must be a list of dotted names, such as ['my_lab.fourier.Fourier']")
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in trust)
 
 
 def names_of(config: Any) -> tuple[str, ...]:

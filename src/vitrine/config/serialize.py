@@ -12,8 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from vitrine.config.fields import number_faults
 from vitrine.config.keys import owner
 from vitrine.config.model import OF_ANY_MODEL, ViTConfig
-from vitrine.config.parts import check_trust, is_dotted
+from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
+from vitrine.config.trust import check_trust
 from vitrine.errors import ConfigError, Fault
 from vitrine.untrusted import check_nesting
 

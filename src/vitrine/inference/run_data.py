@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from vitrine.config import TrainConfig
-from vitrine.config.parts import TRUST_ALL
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
+from vitrine.config.trust import TRUST_ALL
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
 from vitrine.data.image_dataset import Split

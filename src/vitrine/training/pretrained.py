@@ -21,9 +21,10 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.model import INTERPOLATED, vit_config_from, weights_file
-from vitrine.config.parts import TRUST_ALL, names_of
+from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
+from vitrine.config.trust import TRUST_ALL
 from vitrine.data.image_dataset import ImageDataset
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from vitrine.config import ViTConfig, vit_config_from
-from vitrine.config.parts import TRUST_ALL, names_of
+from vitrine.config.parts import names_of
+from vitrine.config.trust import TRUST_ALL
 from vitrine.errors import RunError, first_line
 from vitrine.models import build_model
 from vitrine.untrusted import refuse_inflating, refuse_pipe

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
-from vitrine.config.parts import TRUST_ALL, parts_of
+from vitrine.config.parts import parts_of
 from vitrine.config.targets import named_for
+from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
