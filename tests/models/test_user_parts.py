@@ -99,6 +99,12 @@ class Averaging(Mixing):
         return super().forward(x)
 
 
+class Wide(nn.Identity):
+    def __init__(self, dim, heads, kernel=3):
+        super().__init__()
+        self.kernel = kernel
+
+
 class Shifting(nn.Identity):
     def __init__(self, dim, hidden):
         super().__init__()
@@ -325,6 +331,11 @@ def test_a_subclass_computes_what_the_built_in_attention_does(documented, random
     images = images_for(own)
     torch.testing.assert_close(subclass(images), built_in(images))
     assert {block.attn.kernel for block in subclass.blocks} == {"explicit"}
+
+
+def test_an_option_called_kernel_is_the_users():
+    own = config(attention=f"{LAB}.parts.Wide", attention_options={"kernel": 5}, attention_kernel="sdpa")
+    assert VisionTransformer(own).blocks[0].attn.kernel == 5
 
 
 def test_positions_inside_attention_need_one_that_takes_them():

@@ -142,7 +142,7 @@ class ViTConfig:
     norm_eps: float = number(1e-6, ge=1e-12, le=1)
     norm_placement: str = choice(NORM_PLACEMENTS, "pre")
     final_norm: bool = True
-    attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads"), optional=("relation", "kernel")))
+    attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads"), optional=("relation",)))
     attention_options: dict[str, Any] = part_options()
     attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
     qkv_bias: bool = True

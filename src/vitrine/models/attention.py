@@ -156,10 +156,12 @@ ATTENTIONS: dict[str, type[Attention]] = {"joint": Attention, "headwise": Headwi
 def build_attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
     """Return the attention that ``config.attention`` names, (B, N, D) -> (B, N, D).
 
-    A user's own gets ``relation`` and ``kernel`` if its signature names them.
+    A user's own gets ``relation`` if its signature names it, and the kernel if it is an :class:`Attention`.
     """
     own = user_attention(config, relation)
     if own is not None:
+        if isinstance(own, Attention) and own.kernel == "auto":
+            own.kernel = config.attention_kernel
         return own
     attention = ATTENTIONS[config.attention]
     return (partial(attention, tokens=config.tokens) if attention is LocalAttention else attention)(

@@ -108,8 +108,7 @@ def user_attention(config: ViTConfig, relation: nn.Module) -> nn.Module | None:
         PartError: it cannot be used, or takes ``record`` and does not record ``weights``, (B, heads, N, N).
     """
     shape, maps = (2, config.tokens, config.dim), (2, config.heads, config.tokens, config.tokens)
-    given = {"relation": relation, "kernel": config.attention_kernel}
-    own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape, **given)
+    own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape, relation=relation)
     if own is None or not forward_takes(own, "record"):
         return own
     stored: dict[str, Tensor] = {}
