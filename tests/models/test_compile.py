@@ -39,8 +39,8 @@ def graphs():
 
 
 def depth(position, attention):
-    """Two blocks with joint attention, and where the position acts between blocks; one elsewhere, which is faster."""
-    return 2 if attention == "joint" or position == "conv" else 1
+    """Two blocks with joint attention, and where the position needs a second one; one elsewhere, which is faster."""
+    return 2 if attention == "joint" or position in ("conv", "relative", "alibi2d") else 1
 
 
 @pytest.fixture
