@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 
 from vitrine.cli.compare import main
 from vitrine.compare.comparison import compare
+from vitrine.compare.costs import PARAMETERS
 from vitrine.compare.load import load_results
 from vitrine.compare.report import figures
 from vitrine.compare.report.figures import draw_means
@@ -99,7 +100,7 @@ def test_costs_have_the_intervals_and_a_row_without_a_colour_is_among_others(tmp
     assert axes.get_xscale() == "log"
     shown = bars(axes)
     for summary, (mark, low, high, _) in zip(found.summaries, shown, strict=True):
-        assert mark == pytest.approx([summary.parameters, 100 * summary.interval.mean])
+        assert mark == pytest.approx([PARAMETERS.value_of(summary), 100 * summary.interval.mean])
         assert (low, high) == pytest.approx((100 * summary.interval.low, 100 * summary.interval.high))
     assert sorted({colour for *_, colour in shown}) == sorted({*COLOURS, OTHER})
     label = axes.xaxis.get_major_formatter()
