@@ -20,7 +20,6 @@ from vitrine.cli.arguments import errors_in_one_line
 from vitrine.cli.runs import main
 from vitrine.errors import VitrineError
 from vitrine.runs import RunRecord
-from vitrine.text import file_size
 
 ALL_SECTIONS = "config, data, code, versions, machine, metrics"
 OLD_SWEEPS = ROOT / "tests" / "old_runs" / "sweeps"
@@ -373,24 +372,6 @@ def test_a_list_is_filtered_by_a_number_and_sorted(tmp_path, capsys):
     assert head == "val/loss"
     assert 2.2 > float(losses[0]) > float(losses[1])
     assert note.startswith("the last 2 of ")
-
-
-def test_of_the_checkpoints_of_finished_runs_the_best_is_left(tmp_path, capsys):
-    sweep = shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*")), tmp_path / "sweep")
-    unfinished, damaged, *runs = sorted(path.parent for path in sweep.glob("*/run.json"))
-    facts = json.loads((unfinished / "run.json").read_text())
-    (unfinished / "run.json").write_text(json.dumps(facts | {"status": "failed"}))
-    best = damaged / "checkpoints" / "best.ckpt"
-    best.write_bytes(best.read_bytes()[:-100])
-    size = sum((run / "checkpoints" / "last.ckpt").stat().st_size for run in runs)
-    with pytest.raises(SystemExit, match="2"):
-        main(["clean", str(sweep)])
-    assert "pass --yes to delete; nothing was deleted" in capsys.readouterr().err
-    main(["clean", str(sweep), "--yes"])
-    assert capsys.readouterr().out.startswith(f"2 finished runs with {file_size(size)} of other checkpoints")
-    left = {run: {path.name for path in (run / "checkpoints").iterdir()} for run in (unfinished, damaged, *runs)}
-    both = {"best.ckpt", "last.ckpt"}
-    assert left == {unfinished: both, damaged: both} | {run: {"best.ckpt"} for run in runs}
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):

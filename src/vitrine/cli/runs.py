@@ -1,4 +1,4 @@
-"""List runs, show one, compare two, find the best, export them, delete some or their checkpoints.
+"""List runs, show one, compare two, find the best, export them, delete some.
 
 vitrine runs list                                    # all runs in outputs/, the newest last
 vitrine runs list outputs/sweeps/NAME status=finished position=rope,learned --columns seed,val/acc
@@ -8,7 +8,6 @@ vitrine runs show RUN
 vitrine runs diff RUN RUN                            # configuration, own parts, code, versions, machine, metrics
 vitrine runs best data=mnist --by val/acc            # selected on validation; shows its test accuracy, too
 vitrine runs export --to runs.csv                    # every column; also .json
-vitrine runs clean outputs/sweeps/NAME               # asks first; of finished runs, leaves best.ckpt alone
 vitrine runs rm RUN RUN                              # asks first; deletes all of them or none
 """
 
@@ -35,15 +34,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
-from vitrine.runs.registry import (
-    COMPARISONS,
-    RunList,
-    best_runs,
-    find_runs,
-    remove_runs,
-    remove_spare_checkpoints,
-    spare_checkpoints,
-)
+from vitrine.runs.registry import COMPARISONS, RunList, best_runs, find_runs, remove_runs
 from vitrine.text import as_override, file_size, one_line, plural, printable, report, without_formula
 
 FILTER = re.compile(r"([^<>=]*)([<>]=?|=)(.*)", re.DOTALL)
@@ -66,7 +57,7 @@ SHOWN_FACTS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and run the command."""
     parser = make_parser("runs", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|diff|best|export|clean|rm")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|diff|best|export|rm")
     selection = argparse.ArgumentParser(add_help=False)
     selection.add_argument(
         "filters",
@@ -95,11 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser_export = commands.add_parser("export", parents=[selection], help="write every column of every run to a file")
     parser_export.add_argument("--to", type=Path, required=True, metavar="FILE", help="a .csv or .json file")
     parser_export.set_defaults(run_command=export)
-    parser_clean = commands.add_parser(
-        "clean", parents=[selection], help="delete all checkpoints but the best of finished runs; asks first"
-    )
-    parser_clean.add_argument("--yes", action="store_true", help="do not ask")
-    parser_clean.set_defaults(run_command=clean)
     parser_rm = commands.add_parser("rm", help="delete run folders; asks first")
     parser_rm.add_argument("runs", nargs="+", metavar="RUN")
     parser_rm.add_argument("--yes", action="store_true", help="do not ask")
@@ -219,42 +205,19 @@ def delete(options: argparse.Namespace) -> None:
             continue
         size = sum(path.lstat().st_size for path in record.path.rglob("*") if not path.is_dir())
         print(printable(f"{record.path}  {record.status}, {file_size(size)}"))
-    if not options.yes and not confirmed(f"delete {plural(len(records), 'run')}?"):
-        return
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise RunError("not interactive: pass --yes to delete; nothing was deleted")
+        try:
+            answer = input(f"delete {plural(len(records), 'run')}? [y/N] ")
+        except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
+            answer = ""
+            print()
+        if answer.strip().lower() not in ("y", "yes"):
+            print("nothing was deleted")
+            return
     remove_runs(options.runs, force=options.force)
     print(f"{plural(len(records), 'run')} deleted")
-
-
-def clean(options: argparse.Namespace) -> None:
-    """Delete all checkpoints but the best of finished runs after a confirmation."""
-    spare = {run.path: spare_checkpoints(RunRecord(run.path)) for run in select(options).entries}
-    runs = [path for path, files in spare.items() if files]
-    size = sum(path.stat().st_size for files in spare.values() for path in files)
-    print(f"{plural(len(runs), 'finished run')} with {file_size(size)} of other checkpoints than best.ckpt")
-    if not runs or not (options.yes or confirmed("delete these checkpoints?")):
-        return
-    for path in runs:
-        remove_spare_checkpoints(path)
-    print(f"{file_size(size)} deleted; a run that is trained longer begins at its best epoch")
-
-
-def confirmed(question: str) -> bool:
-    """Ask whether to delete; if not, print that nothing was deleted.
-
-    Raises:
-        RunError: nobody can answer.
-    """
-    if not sys.stdin.isatty():
-        raise RunError("not interactive: pass --yes to delete; nothing was deleted")
-    try:
-        answer = input(f"{question} [y/N] ")
-    except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C
-        answer = ""
-        print()
-    if answer.strip().lower() in ("y", "yes"):
-        return True
-    print("nothing was deleted")
-    return False
 
 
 def select(options: argparse.Namespace) -> RunList:

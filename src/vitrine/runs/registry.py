@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 from vitrine.durations import duration_seconds
 from vitrine.errors import RunError
@@ -260,28 +259,6 @@ def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
                     shutil.rmtree(hidden)
             except OSError as error:
                 raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
-
-
-def spare_checkpoints(record: RunRecord) -> list[Path]:
-    """Return the checkpoints of a finished run that training longer can do without, as best.ckpt is there and whole."""
-    if record.status != "finished" or not is_zipfile(record.best):
-        return []
-    return [path for path in (record.last, record.previous) if path.exists()]
-
-
-def remove_spare_checkpoints(run: Path) -> None:
-    """Delete the :func:`spare_checkpoints` of a run.
-
-    Raises:
-        RunError: a process writes to the run, or deletion fails.
-    """
-    record = RunRecord.open(run)
-    with record.owned():
-        for path in spare_checkpoints(record):
-            try:
-                path.unlink()
-            except OSError as error:
-                raise RunError(f"cannot delete {path}: {error.strerror}") from None
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
