@@ -769,7 +769,17 @@ def test_a_metric_has_its_own_unit_and_direction_whatever_it_is_of():
     assert Metric("test/class_ap/loss").value(0.5) == "0.5000"
     assert Metric("test/loss/seconds").value(0.5) == "0.5000 nats"
     assert Metric("train_seconds").value(0.5) == "0.5 s"
-    lower = ["train_seconds", "val/worst_error", "val/loss", "test/loss/acc", "test/ece", "test/ece/acc"]
+    lower = [
+        "train_seconds",
+        "val/worst_error",
+        "val/error_rate",
+        "test/nll",
+        "val/rmse_of_depth",
+        "val/loss",
+        "test/loss/acc",
+        "test/ece",
+        "test/ece/acc",
+    ]
     assert all(Metric(name).lower_is_better for name in lower)
 
 

@@ -140,7 +140,16 @@ def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):
     assert str(record.path) in "".join(console.file.getvalue().split())
 
 
-@pytest.mark.parametrize(("monitor", "chosen"), [("val/acc", "the best on validation"), ("last", "the last")])
+@pytest.mark.parametrize(
+    ("monitor", "chosen"),
+    [
+        ("val/acc", "the best on validation"),
+        ("last", "the last"),
+        ("val/loss", "the lowest val/loss"),
+        ("val/error_rate", "the lowest val/error_rate"),
+        ("val/worst_class", "the highest val/worst_class"),
+    ],
+)
 def test_the_result_shows_metrics_speed_and_folder(console, tmp_path, monitor, chosen):
     (tmp_path / "config.yaml").write_text(f"callbacks: {{monitor: {monitor}}}")
     metrics = {

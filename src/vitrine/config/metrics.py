@@ -27,6 +27,8 @@ TITLES = {  # in tables and sentences
 }
 
 OF_CLASSES = ("class_acc", "class_acc_low", "class_acc_high", "class_ap")  # of each class: test/class_acc/NAME
+COSTS = ("parameters", "flops_per_image")
+LOWER = {"ece", "error", "errors", "loss", "seconds", "nll", "mae", "mse", "rmse", "brier", "perplexity"}  # in names
 RESERVED = {*BASIC, *EXTRA, *TITLES, *OF_CLASSES}  # not names of a user's own metrics
 
 
@@ -70,4 +72,4 @@ def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[
 def lower_is_better(name: str) -> bool:
     """Whether a metric of a run is an error, a loss or a cost, by its name in metrics.json or in a search."""
     kind = kind_of(name)
-    return kind in ("ece", "parameters", "flops_per_image") or kind.endswith(("error", "loss", "seconds"))
+    return kind in COSTS or not LOWER.isdisjoint(kind.split("_"))

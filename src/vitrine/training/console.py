@@ -14,7 +14,7 @@ from rich.text import Text
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.image_schedule import image_sides
 from vitrine.config.loggers import LoggerConfig
-from vitrine.config.metrics import BASIC, EXTRA, TITLES, by_class
+from vitrine.config.metrics import BASIC, EXTRA, TITLES, by_class, lower_is_better
 from vitrine.config.parts import is_dotted, parts_of
 from vitrine.config.schema import AUTO
 from vitrine.config.size import format_size
@@ -199,13 +199,19 @@ def show_result(
     if "test/acc" not in metrics and not of_sweep:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
-        chosen = "the last" if record.config["callbacks"]["monitor"] == "last" else "the best on validation"
+        monitor = record.config["callbacks"]["monitor"]
+        best = "the best on validation" if monitor == "val/acc" else f"the {_extreme(monitor)} {monitor}"
+        chosen = "the last" if monitor == "last" else best
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen}"
     if "train_seconds" in metrics:
         rows["training time"] = f"{metrics['train_seconds']:.1f} s"
     rows |= _speed_rows(speed or {})
     rows["run folder"] = str(record.path)
     _print(console, rows)
+
+
+def _extreme(metric: str) -> str:
+    return "lowest" if lower_is_better(metric) else "highest"
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:
