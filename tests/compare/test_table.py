@@ -116,8 +116,31 @@ def test_commands_apart_may_differ_in_more_than_their_groups_set(tmp_path, write
         write_run(tmp_path, f"model={model}")
     found = compare(load_results([tmp_path]))
     (caveat,) = [text for text in found.caveats if "confounded" in text]
-    assert caveat.startswith("changing along with model, so confounded unless model sets it: model.depth (4 and 12), ")
+    assert caveat.startswith(
+        "changing along with model, so confounded unless model sets them: model.depth (4 and 12), "
+    )
     assert not any("also changed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("seeds_were_added", [False, True])
+def test_commands_in_one_folder_may_differ_in_more_too_unless_one_trained_all_choices(
+    tmp_path, write_run, seeds_were_added
+):
+    """Between them, a recipe in conf may have been edited."""
+    first, second = "position=learned,none seed=0,1", "position=rope seed=0,1"
+    commands = {("learned", 0): first, ("none", 0): first, ("rope", 0): second}
+    if seeds_were_added:
+        first, second = "position=learned,none,rope seed=0", "position=learned,none,rope seed=0,1"
+        commands = {
+            (position, seed): (first, second)[seed] for position in ("learned", "none", "rope") for seed in (0, 1)
+        }
+    for (position, seed), sweep in commands.items():
+        drop = {"drop_path": 0.1 if position == "rope" else 0.0}
+        write_run(tmp_path, f"position={position}", seed=seed, sweep=sweep, model=drop, predictions=False)
+    found = compare(load_results([tmp_path]))
+    caveat = "changing along with position, so confounded unless position sets it: model.drop_path (0 and 0.1)"
+    assert (caveat in found.caveats) is not seeds_were_added
+    assert ("also changed by position: model.drop_path (0 and 0.1)" in found.notes) is seeds_were_added
 
 
 def test_without_overrides_every_differing_key_is_a_column(tmp_path, write_run):

@@ -106,11 +106,10 @@ def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[s
 def _confounded_or_selected(table: Table, metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:
     """Yield what other keys may explain a difference, and where the metric was selected on."""
     for behind, keys in confounded_keys(table).items():
-        if is_set_by(behind, runs):
+        if is_set_by(behind, table):
             continue  # a note below the table lists them
-        unless = (
-            f" unless {listed(behind)} set{'s' if len(behind) == 1 else ''} it" if all(map(is_group, behind)) else ""
-        )
+        sets, them = "sets" if len(behind) == 1 else "set", "it" if len(keys) == 1 else "them"
+        unless = f" unless {listed(behind)} {sets} {them}" if all(map(is_group, behind)) else ""
         yield f"changing along with {listed(behind)}, so confounded{unless}: {listed(keys, MAX_LISTED)}"
     if selected := best_epoch_caveat(metric, [run.config.get("callbacks.monitor") for run in runs]):
         yield selected

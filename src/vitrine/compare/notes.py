@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from vitrine.compare.load import RunResult
 from vitrine.compare.statistics import ConfidenceInterval
-from vitrine.compare.table import Table, is_group
+from vitrine.compare.table import ConfigurationRow, Table, is_group
 from vitrine.text import listed
 
 MAX_KEYS = 12  # in a sentence; of further ones, their number
@@ -20,11 +20,10 @@ def notes(table: Table, means: Sequence[ConfidenceInterval], method: str) -> lis
         means: of the rows.
         method: the test behind the differences; empty if nothing was tested.
     """
-    runs = [run for row in table.rows for run in row.runs.values()]
     changed = [
         f"also changed by {listed(behind)}: {listed(keys, MAX_KEYS)}"
         for behind, keys in confounded_keys(table).items()
-        if is_set_by(behind, runs)
+        if is_set_by(behind, table)
     ]
     return [note for note in (_about_means(table, means), method, *changed) if note]
 
@@ -48,12 +47,20 @@ def confounded_keys(table: Table) -> dict[tuple[str, ...], list[str]]:
     return found
 
 
-def is_set_by(columns: Sequence[str], runs: Sequence[RunResult]) -> bool:
+def is_set_by(columns: Sequence[str], table: Table) -> bool:
     """Whether keys that differ only together with these columns do so because of them.
 
-    It is so for choices of config groups within one sweep, whose trials have all else in common.
+    It is so for choices of config groups if one command trained all of them: its trials have all else in common. Those
+    of another command in the same folder may differ in more.
     """
-    commands = [str(run.facts.get("command", "")) for run in runs]
-    sweeps = {run.parent or command for run, command in zip(runs, commands, strict=True)}  # at W&B, they have no folder
-    are_trials = all({"-m", "--multirun"} & set(command.split()) for command in commands)
-    return len(sweeps) == 1 and are_trials and all(map(is_group, columns))
+    trained: dict[tuple[Path | None, str], set[tuple[str, ...]]] = {}
+    for row in table.rows:
+        for run in row.runs.values():
+            command = str(run.facts.get("command", ""))
+            if {"-m", "--multirun"} & set(command.split()):
+                trained.setdefault((run.parent, command), set()).add(_choices(row, columns))
+    return all(map(is_group, columns)) and {_choices(row, columns) for row in table.rows} in trained.values()
+
+
+def _choices(row: ConfigurationRow, columns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row.values[column] for column in columns)
