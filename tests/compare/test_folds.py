@@ -71,6 +71,29 @@ def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, 
     assert "not every fold ran: learned (9 of 10) and rope (9 of 10)" in " ".join(found.caveats)
 
 
+@pytest.mark.parametrize("baseline", ["learned", "rope"])
+def test_folds_beside_seeds_are_called_so_and_enlarge_the_intervals_that_they_are_in(tmp_path, write_run, baseline):
+    for fold, acc in enumerate(ROPE):
+        write(write_run, tmp_path, fold, acc, position="rope")
+    for seed, acc in enumerate(LEARNED):
+        write_run(tmp_path, "position=learned", seed=seed, acc=acc, predictions=False)
+        write_run(tmp_path, "position=none", seed=seed, acc=acc - 0.01 * (seed + 1), predictions=False)
+    found = compare(load_results([tmp_path]), metric="test/acc", baseline=f"position={baseline}")
+    mean, method = (next(note for note in found.notes if text in note) for text in ("±", "of differences"))
+    assert "of the mean over seeds or folds (Student's t)" in mean
+    enlarged = "enlarged for shared training images (Nadeau and Bengio, 2003)"
+    assert f"{enlarged}{' in 1 of 2' if baseline == 'learned' else ''}; " in method
+    assert "over 5 seeds or folds; " in method
+    (sentence, *_) = next(
+        one.sentences
+        for one in found.findings.comparisons
+        if {one.row.values["position"], baseline} == {"learned", "rope"}
+    )
+    counts = "5 seeds and 5 folds" if baseline == "rope" else "5 folds and 5 seeds"
+    assert f"{counts}, unpaired" in sentence
+    assert "detect" not in sentence, "the number of folds is no choice"
+
+
 @pytest.mark.whole
 def test_folds_and_a_plain_validation_split_are_not_compared(folds, write_run):
     write_run(folds, "position=rope", acc=0.9)

@@ -47,22 +47,22 @@ def values(seeds, side=0):
     ],
 )
 def test_seeds_decide_the_test_that_is_named(ours, theirs, test):
-    assert method_of([difference(values(ours), values(theirs, 1))], Family(), math.nan, ROW) == START + test
+    assert method_of([difference(values(ours), values(theirs, 1))], Family(), math.nan, [ROW]) == START + test
 
 
 def test_several_tests_and_corrections_are_counted_and_what_was_not_tested_is_not():
     three = range(5)
     paired, welch = difference(values(three), values(three, 1)), difference(values(three), values(range(7, 14)))
     same = difference(values(three), values(three))
-    named = method_of([paired, welch, welch, same], Family(4), 0.1, ROW)
+    named = method_of([paired, welch, welch, same], Family(4), 0.1, [ROW])
     assert named == (
         f"{START}1 by paired t-test and 2 by Welch's t-test over 5 to 7 seeds; own variances (Levene's p = 0.1); "
         "Bonferroni's correction for 4 comparisons; without full pairs, critical values raised for few seeds; "
         "p = 1 without a test where both sides have equal values"
     )
-    assert method_of([same], Family(), math.nan, ROW) == "p = 1 without a test where both sides have equal values"
-    assert method_of([], Family(), math.nan, ROW) == ""
-    tukey = method_of([paired], Family(6, "tukey", pooled=True), 0.5, ROW)
+    assert method_of([same], Family(), math.nan, [ROW]) == "p = 1 without a test where both sides have equal values"
+    assert method_of([], Family(), math.nan, [ROW]) == ""
+    tukey = method_of([paired], Family(6, "tukey", pooled=True), 0.5, [ROW])
     assert "Tukey's correction for all 6 pairs at 2 % (p-values times 2.5), since variances may differ" in tukey
     assert sequential_method(0.9).endswith("they hold together with 90 %")
 

@@ -27,7 +27,7 @@ from vitrine.compare.statistics import (
     seeds_needed,
     smallest_difference,
 )
-from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
+from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, repetitions_of, seed_of
 from vitrine.text import listed, plural
 
 
@@ -166,8 +166,10 @@ def findings(
     confidence = 1 - (SIGNIFICANCE_LEVEL if decision is None else decision.alpha)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None
+    levene = math.nan if rest is None else levene_p(rest)
     tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.p)]
-    method = method_of(tested_alone, family, math.nan if rest is None else levene_p(rest), baseline)
+    shown = [baseline, *(comparison.row for comparison in comparisons if not math.isnan(comparison.difference.low))]
+    method = method_of(tested_alone, family, levene, shown)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(confidence)
     return Findings(baseline, comparisons, sentences, confidence, method)
@@ -270,7 +272,7 @@ def _seed_sentence(
     size: float | None,
 ) -> str:
     """Return the finding over seeds in a sentence; ``size`` is the difference of interest."""
-    seeds = _seeds(tested, row.repetitions)
+    seeds, what = _seeds(tested, row, baseline), repetitions_of([row, baseline])
     kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
     if verdict != "inconclusive":
         low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
@@ -286,9 +288,10 @@ def _seed_sentence(
     if count == 0:
         return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
     if count < MIN_SEEDS:
-        return f"{names} cannot be compared with {plural(count, row.repetitions)}: at least {MIN_SEEDS} are needed"
+        fewer = row if count == tested.counts[0] else baseline
+        return f"{names} cannot be compared with {plural(count, fewer.repetitions)}: at least {MIN_SEEDS} are needed"
     if math.isnan(tested.p):
-        differ = "all pairs differ by" if tested.paired else f"neither varies over {row.repetitions}s; they differ by"
+        differ = "all pairs differ by" if tested.paired else f"neither varies over {what}; they differ by"
         return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
     text = f"{names}: no significant difference over {seeds}{on_these_images(row, tested, metric)}"
     if tested.p < SIGNIFICANCE_LEVEL:
@@ -296,7 +299,7 @@ def _seed_sentence(
             f", after correction for {family.comparisons} comparisons ({p_equals(tested.p)} uncorrected, "
             f"{format_p(tested.corrected)} corrected)"
         )
-    if tested.sd == 0 or row.overlap:  # the number of folds is no choice
+    if tested.sd == 0 or tested.overlap:  # the number of folds is no choice
         return text
     paired = tested.shared > 0
     if size is None:
@@ -351,7 +354,7 @@ def _withheld_sentence(
 ) -> str:
     return (
         f"{row.label} and {baseline.label}: no verdict, since {reason}; "
-        f"the difference is {metric.signed(tested.mean)}{metric.difference_unit} over {_seeds(tested, row.repetitions)}"
+        f"the difference is {metric.signed(tested.mean)}{metric.difference_unit} over {_seeds(tested, row, baseline)}"
     )
 
 
@@ -360,11 +363,15 @@ def _are_equal(tested: Difference, size: float | None) -> bool:
     return size is not None and -size <= tested.low and tested.high <= size  # false for NaN
 
 
-def _seeds(tested: Difference, what: str) -> str:
+def _seeds(tested: Difference, row: ConfigurationRow, baseline: ConfigurationRow) -> str:
     """``5 seeds, r = 0.85``: r is the correlation over seeds that both sides have."""
     count, other = tested.counts
     correlation = "" if math.isnan(tested.correlation) else f", r = {tested.correlation:.2f}"
+    ours, theirs = plural(count, row.repetitions), plural(other, baseline.repetitions)
     if tested.paired:
-        return f"{plural(count, what)}{correlation}"
-    counts = f"{plural(count, what)} each" if count == other else f"{count} and {plural(other, what)}"
+        return f"{ours}{correlation}"
+    if row.repetitions == baseline.repetitions:
+        counts = f"{ours} each" if count == other else f"{count} and {theirs}"
+    else:
+        counts = f"{ours} and {theirs}"
     return f"{counts}, {tested.shared} of them in common{correlation}" if tested.shared else f"{counts}, unpaired"

@@ -6,21 +6,26 @@ from collections.abc import Sequence
 
 from vitrine.compare.simultaneous import POOLED_LEVEL, SIGNIFICANCE_LEVEL, Family
 from vitrine.compare.statistics import Difference
-from vitrine.compare.table import ConfigurationRow
-from vitrine.text import listed, plural
+from vitrine.compare.table import ConfigurationRow, repetitions_of
+from vitrine.text import listed
 
 PAIRED, PARTLY = "paired t-test", "t-test of partly paired samples (Derrick, Toher and White, 2017)"
 WELCH = "Welch's t-test"
 
 
-def method_of(tested: Sequence[Difference], family: Family, levene: float, row: ConfigurationRow) -> str:
+def method_of(
+    tested: Sequence[Difference],
+    family: Family,
+    levene: float,
+    rows: Sequence[ConfigurationRow],
+) -> str:
     """Return the test in a sentence; empty if no difference has a p-value.
 
     Args:
         tested: differences that have a p-value.
         family: the differences whose intervals hold together.
         levene: p-value of equal variances of all rows; NaN if it was not asked for.
-        row: one of the table's rows.
+        rows: the baseline, and the rows whose difference from it has an interval.
     """
     shown = [found for found in tested if not math.isnan(found.low)]
     equal = "p = 1 without a test where both sides have equal values" if len(shown) < len(tested) else ""
@@ -30,15 +35,18 @@ def method_of(tested: Sequence[Difference], family: Family, levene: float, row: 
     tests = listed([kind if len(kinds) == 1 else f"{count} by {kind}" for kind, count in kinds.items()])
     counts = [count for found in shown for count in found.counts]
     least, most = min(counts), max(counts)
-    over = plural(most, row.repetitions) if least == most else f"{least} to {plural(most, row.repetitions)}"
-    over += ", each with its mean over the other columns" if row.is_main_effect else ""
+    over = f"{least}{'' if least == most else f' to {most}'} {repetitions_of(rows)}"
+    over += ", each with its mean over the other columns" if rows[0].is_main_effect else ""
     parts = [
         f"{tests} over {over}",
         _variance(family, levene),
-        "enlarged for shared training images (Nadeau and Bengio, 2003)" if row.overlap else "",
+        _where("enlarged for shared training images (Nadeau and Bengio, 2003)", [found.overlap > 0 for found in shown]),
         _correction(family),
         "without full pairs, critical values raised for few seeds" if any(map(family.raises, _groups(shown))) else "",
-        _images(shown),
+        _where(
+            "variance over test images added where that widens the interval (Clark, 1973)",
+            [found.new_images for found in shown],
+        ),
         equal,
     ]
     return f"intervals and p-values of differences: {'; '.join(filter(None, parts))}"
@@ -75,8 +83,8 @@ def _groups(shown: Sequence[Difference]) -> list[tuple[int, int]]:
     return [found.counts for found in shown if not found.paired]
 
 
-def _images(shown: Sequence[Difference]) -> str:
-    """Which differences allow for other test images."""
-    count = sum(found.new_images for found in shown)
-    of = "" if count == len(shown) else f" in {count} of {len(shown)}"
-    return f"variance over test images added where that widens the interval (Clark, 1973){of}" if count else ""
+def _where(text: str, holds: Sequence[bool]) -> str:
+    """``text``, and in how many differences it holds if not in all; empty if it holds in none."""
+    count = sum(holds)
+    of = "" if count == len(holds) else f" in {count} of {len(holds)}"
+    return f"{text}{of}" if count else ""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitrine.compare.statistics import ConfidenceInterval
-from vitrine.compare.table import ConfigurationRow, Table, is_group
+from vitrine.compare.table import ConfigurationRow, Table, is_group, repetitions_of
 from vitrine.text import listed
 
 MAX_KEYS = 12  # in a sentence; of further ones, their number
@@ -32,7 +32,7 @@ def _about_means(table: Table, means: Sequence[ConfidenceInterval]) -> str:
     """Say what ± and brackets are; empty if no mean has an interval."""
     if all(math.isnan(mean.low) for mean in means):
         return ""
-    text = f"± is half the width of the 95 % confidence interval of the mean over {table.rows[0].repetitions}s"
+    text = f"± is half the width of the 95 % confidence interval of the mean over {repetitions_of(table.rows)}"
     halves = [(mean.high - mean.mean, mean.mean - mean.low) for mean in means if not math.isnan(mean.low)]
     symmetric = all(math.isclose(above, below, rel_tol=1e-6, abs_tol=1e-12) for above, below in halves)
     brackets = "" if symmetric else "; where it is not symmetric, brackets hold its bounds"

@@ -88,6 +88,7 @@ class Difference:
         freedom: degrees of freedom of ``sd``.
         new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
         image_variance: the part of the images in the variance of ``mean``, which more seeds do not reduce.
+        overlap: validation images per training image by which the interval is enlarged; 0 for seeds.
     """
 
     mean: float
@@ -104,6 +105,7 @@ class Difference:
     freedom: float = math.nan
     new_images: bool = False
     image_variance: float = 0.0
+    overlap: float = 0.0
 
 
 Correct = tuple[Mapping[Hashable, np.ndarray], Mapping[Hashable, np.ndarray]]
@@ -179,6 +181,7 @@ def difference(
         freedom=spread_freedom,
         new_images=correct is not None,
         image_variance=over_images,
+        overlap=overlap,
     )
 
 

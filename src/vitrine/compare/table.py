@@ -156,6 +156,11 @@ def is_group(column: str) -> bool:
     return "." not in column
 
 
+def repetitions_of(rows: Sequence[ConfigurationRow]) -> str:
+    """Return what rows repeat, for sentences: ``seeds``, ``folds`` or ``seeds or folds``."""
+    return " or ".join(sorted({f"{row.repetitions}s" for row in rows}, reverse=True))
+
+
 def seed_of(key: Hashable) -> Hashable:
     """Return the seed in a key of :attr:`ConfigurationRow.runs`; in cross-validation, the fold without the seed."""
     last = key[-1] if isinstance(key, tuple) else key
