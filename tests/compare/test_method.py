@@ -62,8 +62,10 @@ def test_several_tests_and_corrections_are_counted_and_what_was_not_tested_is_no
     )
     assert method_of([same], Family(), math.nan, [ROW]) == "p = 1 without a test where both sides have equal values"
     assert method_of([], Family(), math.nan, [ROW]) == ""
-    tukey = method_of([paired], Family(6, "tukey", pooled=True), 0.5, [ROW])
+    tukey = method_of([paired], Family(6, "tukey", pooled=True), 0.5, [ROW], all_pairs=True)
     assert "Tukey's correction for all 6 pairs at 2 % (p-values times 2.5), since variances may differ" in tukey
+    bonferroni = method_of([paired], Family(6), 0.1, [ROW], all_pairs=True)
+    assert bonferroni.endswith("; Bonferroni's correction for all 6 pairs")
     assert sequential_method(0.9).endswith("they hold together with 90 %")
 
 

@@ -169,7 +169,7 @@ def findings(
     levene = math.nan if rest is None else levene_p(rest)
     tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.p)]
     shown = [baseline, *(comparison.row for comparison in comparisons if not math.isnan(comparison.difference.low))]
-    method = method_of(tested_alone, family, levene, shown)
+    method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(confidence)
     return Findings(baseline, comparisons, sentences, confidence, method)

@@ -18,6 +18,8 @@ def method_of(
     family: Family,
     levene: float,
     rows: Sequence[ConfigurationRow],
+    *,
+    all_pairs: bool = False,
 ) -> str:
     """Return the test in a sentence; empty if no difference has a p-value.
 
@@ -26,6 +28,7 @@ def method_of(
         family: the differences whose intervals hold together.
         levene: p-value of equal variances of all rows; NaN if it was not asked for.
         rows: the baseline, and the rows whose difference from it has an interval.
+        all_pairs: the family is of all pairs of the table's rows.
     """
     shown = [found for found in tested if not math.isnan(found.low)]
     equal = "p = 1 without a test where both sides have equal values" if len(shown) < len(tested) else ""
@@ -41,7 +44,7 @@ def method_of(
         f"{tests} over {over}",
         _variance(family, levene),
         _where("enlarged for shared training images (Nadeau and Bengio, 2003)", [found.overlap > 0 for found in shown]),
-        _correction(family),
+        _correction(family, all_pairs=all_pairs),
         "without full pairs, critical values raised for few seeds" if any(map(family.raises, _groups(shown))) else "",
         _where(
             "variance over test images added where that widens the interval (Clark, 1973)",
@@ -67,12 +70,11 @@ def _variance(family: Family, levene: float) -> str:
     return f"{whose} ({', '.join(basis)})" if basis else whose
 
 
-def _correction(family: Family) -> str:
+def _correction(family: Family, *, all_pairs: bool) -> str:
     count = family.comparisons
     if count == 1:
         return "no correction for a single comparison"
-    over = f"{family.method.title()}'s correction for {'all ' if family.method == 'tukey' else ''}"
-    over += f"{count} {'pairs' if family.method == 'tukey' else 'comparisons'}"
+    over = f"{family.method.title()}'s correction for {f'all {count} pairs' if all_pairs else f'{count} comparisons'}"
     if not family.pooled:
         return over
     scale = SIGNIFICANCE_LEVEL / POOLED_LEVEL
