@@ -74,14 +74,12 @@ class Findings:
         baseline: the row that others are compared with.
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
-        confidence: that all intervals of differences hold together with, in (0, 1).
         method: the test behind intervals and p-values, in a sentence; empty if nothing was tested.
     """
 
     baseline: ConfigurationRow
     comparisons: list[BaselineComparison]
     sentences: list[str]
-    confidence: float = 1 - SIGNIFICANCE_LEVEL
     method: str = ""
 
 
@@ -163,7 +161,6 @@ def findings(
     survivors = {rate.share for rate in failed.values()}
     fixed = decision is None and growth is None and len(survivors) == 1
     best = best_sentences(table, metric, pooled, against, fixed=fixed)
-    confidence = 1 - (SIGNIFICANCE_LEVEL if decision is None else decision.alpha)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None
     levene = math.nan if rest is None else levene_p(rest)
@@ -171,8 +168,8 @@ def findings(
     shown = [baseline, *(comparison.row for comparison in comparisons if not math.isnan(comparison.difference.low))]
     method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
-        method = sequential_method(confidence)
-    return Findings(baseline, comparisons, sentences, confidence, method)
+        method = sequential_method(1 - decision.alpha)
+    return Findings(baseline, comparisons, sentences, method)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:

@@ -256,20 +256,26 @@ def test_a_part_of_ones_own_goes_by_its_class_unless_two_are_called_so(tmp_path,
     assert names("rope", "my_lab.rope") == {"rope", "my_lab.rope"}
 
 
-def test_effects_over_unequal_combinations_and_intervals_of_a_decision_say_so(tmp_path, write_run):
+def test_effects_over_unequal_combinations_say_so_and_of_a_decision_nothing_that_it_lacks(tmp_path, write_run):
     arms = ["position=rope"]
     decision = {"metric": "test/acc", "baseline": "position=learned", "alpha": 0.2, "verdicts": {arms[0]: "better"}}
     decision |= {"looks": {arms[0]: []}, "findings": {arms[0]: "rope was decided"}}
     for scheme, patch in (("learned", 4), ("rope", 4), ("rope", 2)):
         for seed in range(3):
             write_run(tmp_path, f"position={scheme}", f"patch={patch}", seed=seed, acc=0.9 + 0.001 * seed)
-    (tmp_path / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
+    known = tmp_path / "sweep.json"
+    known.write_text(json.dumps({"trials": [], "decision": decision}))
     found = compare(load_results([tmp_path]))
-    assert found.findings.confidence == 0.8
     (effects,) = [part.plots for part in sections(found, RowStyles(found)) if part.key == "effects"]
     for plot in effects:
         assert plot.caption.endswith("Not every value ran with the same other choices, which are part of that.")
-    assert "The 80 % intervals of all differences from" in render(found, ["sweep"])
+    page = render(found, ["sweep"])
+    assert "p-value" not in page, "of a decision, there are none"
+    assert "hold together" not in page, "nor has it intervals before its first look"
+    decision["looks"] = {arms[0]: [{"mean": 0.02, "low": 0.01, "high": 0.03}]}
+    known.write_text(json.dumps({"trials": [], "decision": decision}))
+    page = render(compare(load_results([tmp_path])), ["sweep"])
+    assert page.count("hold together") == page.count("they hold together with 80 %.") == 1
 
 
 def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small, opened):
