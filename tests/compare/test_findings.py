@@ -127,6 +127,14 @@ def test_no_difference_of_accuracies_is_above_100_points(tmp_path, write_run):
     assert "; smallest difference that 3 seeds detect with 80 % power: " in tested.sentences[0]
 
 
+def test_seeds_that_are_not_shared_are_planned_for_each_side(tmp_path, write_run):
+    for seed, acc in enumerate([0.90, 0.91, 0.92, 0.91, 0.90, 0.93]):
+        position = "position=learned" if seed < 3 else "position=rope"
+        write_run(tmp_path, position, seed=seed, acc=acc, predictions=False)
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert "; smallest difference that 3 seeds each detect with 80 % power: " in tested.sentences[0]
+
+
 def test_rows_are_equal_within_a_difference_that_holds_their_interval(tmp_path, write_run):
     learned = [0.90, 0.91, 0.92, 0.905]
     write_rows(write_run, tmp_path, learned=learned, rope=[acc + 0.0001 * number for number, acc in enumerate(learned)])

@@ -308,7 +308,7 @@ def _seed_sentence(
             freedom=tested.freedom,
             image_variance=tested.image_variance,
         )
-        seeds_each = f"{plural(count, 'seed')}{'' if tested.counts[0] == tested.counts[1] else ' each'}"
+        seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
         accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
         if shown > max(accuracy, 1 - accuracy):
             return f"{text}; {seeds_each} cannot detect any possible difference with 80 % power"
