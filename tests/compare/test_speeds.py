@@ -47,6 +47,7 @@ def test_speeds_of_runs_one_by_one_are_compared(speeds_of, facts):
 def test_speeds_that_scatter_more_than_rows_differ_have_a_caveat(speeds_of):
     compared, caption = speeds_of((100.0, 200.0, 150.0, 230.0), TIMES["one by one"])
     assert speed_caveats(compared.table) == [
-        "images/s of one configuration differ by a factor of up to 2.00 between its runs, means of rows only by 1.27"
+        "images/s of one configuration differ by a factor of up to 2 between its runs, more than means of rows "
+        "do (1.267)"
     ]
     assert caption.startswith("There is no Pareto front")

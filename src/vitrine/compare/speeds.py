@@ -76,6 +76,6 @@ def _scatter(table: Table) -> Iterator[str]:
     between = max(means) / min(means)
     if within > between > EQUAL_SPEED:
         yield (
-            f"images/s of one configuration differ by a factor of up to {within:.2f} between its runs, means of rows "
-            f"only by {between:.2f}"
+            f"images/s of one configuration differ by a factor of up to {within:.4g} between its runs, more than means "
+            f"of rows do ({between:.4g})"
         )
