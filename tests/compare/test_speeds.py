@@ -44,6 +44,17 @@ def test_speeds_of_runs_one_by_one_are_compared(speeds_of, facts):
     assert caption.startswith("On the Pareto front")
 
 
+def test_times_of_different_devices_have_a_caveat_and_no_pareto_front_without_speeds_too(tmp_path, write_run):
+    for position, device, seconds in (("learned", "CPU", 9.0), ("rope", "NVIDIA H100", 3.0)):
+        reached = {"val/acc": 0.9, "test/acc": 0.9, "train_seconds": seconds}
+        facts = {"speed": None, "device": device}
+        write_run(tmp_path, f"position={position}", facts=facts, metrics=reached, predictions=False)
+    compared = compare(load_results([tmp_path]))
+    assert "times were measured on different devices: CPU (1 run) and NVIDIA H100 (1 run)" in compared.caveats
+    (caption,) = [plot.caption for plot in against_cost(compared, RowStyles(compared)) if "time" in plot.choice]
+    assert caption == "There is no Pareto front: see the caveats about images/s and times."
+
+
 def test_speeds_that_scatter_more_than_rows_differ_have_a_caveat(speeds_of):
     compared, caption = speeds_of((100.0, 200.0, 150.0, 230.0), TIMES["one by one"])
     assert speed_caveats(compared.table) == [

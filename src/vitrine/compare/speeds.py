@@ -15,12 +15,15 @@ EQUAL_SPEED = 1.02  # speeds within 2 % count as equal
 def speed_caveats(table: Table) -> list[str]:
     """Return a sentence for each reason why images/s and training times of these rows are hard to compare."""
     runs = [run for row in table.rows for run in row.runs.values()]
-    if not any(run.images_per_second for run in runs):
+    speeds, times = [run.images_per_second for run in runs], [run.metrics.get("train_seconds") for run in runs]
+    known = {"images/s": speeds, "times": times}
+    if not (measured := " and ".join(what for what, values in known.items() if any(values))):
         return []
-    return [*_different_hardware(runs), *(() if len(table.rows) < 2 else (*_shared_machines(runs), *_scatter(table)))]
+    found = [*_different_hardware(runs, measured)]
+    return found if len(table.rows) < 2 else [*found, *_shared_machines(runs, measured), *_scatter(table)]
 
 
-def _different_hardware(runs: Sequence[RunResult]) -> Iterator[str]:
+def _different_hardware(runs: Sequence[RunResult], measured: str) -> Iterator[str]:
     hardware: list[tuple[str, Callable[[RunResult], Any]]] = [
         ("devices", lambda run: run.facts.get("device")),
         ("machines", lambda run: (run.facts.get("machine") or {}).get("processor")),
@@ -32,11 +35,11 @@ def _different_hardware(runs: Sequence[RunResult]) -> Iterator[str]:
                 counts[value] = counts.get(value, 0) + 1
         if len(counts) > 1:
             sizes = listed([f"{value} ({plural(count, 'run')})" for value, count in counts.items()], MAX_LISTED)
-            yield f"images/s and times were measured on different {what}: {sizes}"
+            yield f"{measured} were measured on different {what}: {sizes}"
             return
 
 
-def _shared_machines(runs: Sequence[RunResult]) -> Iterator[str]:
+def _shared_machines(runs: Sequence[RunResult], measured: str) -> Iterator[str]:
     """Whether runs trained at the same time on one machine; of a run that was resumed, it is not known when it did."""
     hosts: dict[str, list[tuple[str, str]]] = {}
     for run in runs:
@@ -47,7 +50,7 @@ def _shared_machines(runs: Sequence[RunResult]) -> Iterator[str]:
     if shared:
         yield (
             f"{shared} of {plural(len(runs), 'run')} shared a machine with another of them while they ran, and "
-            "images/s and times depend on that, too"
+            f"{measured} depend on that, too"
         )
 
 
