@@ -40,6 +40,13 @@ def bars(axes):
     return found
 
 
+def is_line_seen(axes):
+    """Whether the dotted line lies above the grid and below the marks."""
+    (dotted,) = (line for line in axes.lines if line.get_linestyle() == ":")
+    marks = [container.lines[0].get_zorder() for container in axes.containers]
+    return axes.xaxis.get_zorder() < dotted.get_zorder() < min(marks)
+
+
 def names(axes):
     return [text.get_text() for text in axes.get_yticklabels()]
 
@@ -57,6 +64,7 @@ def test_means_and_intervals_are_those_of_the_table_in_its_order(small, drawn):
     assert [sorted(stroke) for stroke in strokes] == [
         pytest.approx(sorted(100 * np.array(summary.values))) for summary in small.summaries
     ]
+    assert is_line_seen(axes)
     assert axes.get_xlabel() == "test accuracy (%)"
     assert drawn["means"].get_figwidth() == 3.25
 
@@ -67,6 +75,7 @@ def test_differences_are_those_of_the_table(small, drawn):
     for tested, (mark, low, high, _) in zip(small.findings.comparisons, bars(axes), strict=True):
         found = tested.difference
         assert (mark[0], low, high) == pytest.approx((100 * found.mean, 100 * found.low, 100 * found.high))
+    assert is_line_seen(axes)
     assert axes.get_xlabel().split() == ["test", "accuracy,", "difference", "(points)", "to", "learned"]
 
 
@@ -98,6 +107,7 @@ def test_costs_have_the_intervals_and_a_row_without_a_colour_is_among_others(tmp
     assert "cost_flops" not in drawn, "all rows have the same"
     (axes,) = drawn["cost_parameters"].axes
     assert axes.get_xscale() == "log"
+    assert is_line_seen(axes)
     shown = bars(axes)
     for summary, (mark, low, high, _) in zip(found.summaries, shown, strict=True):
         assert mark == pytest.approx([PARAMETERS.value_of(summary), 100 * summary.interval.mean])
