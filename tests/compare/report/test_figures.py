@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,6 +78,23 @@ def test_differences_are_those_of_the_table(small, drawn):
         assert (mark[0], low, high) == pytest.approx((100 * found.mean, 100 * found.low, 100 * found.high))
     assert is_line_seen(axes)
     assert axes.get_xlabel().split() == ["test", "accuracy,", "difference", "(points)", "to", "learned"]
+
+
+def test_long_labels_of_ticks_do_not_overlap(tmp_path, write_run):
+    for name, acc in {"learned": 0.9, "rope": 0.94, "none": 0.92}.items():
+        write_run(tmp_path, acc=acc, model={"drop_path": name}, predictions=False)
+    found = compare(load_results([tmp_path]), metric="val/loss")
+    figure = figures.draw_differences(found, RowStyles(found), 3.25)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    boxes = [
+        label.get_window_extent()
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert len(boxes) > 2
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_curves_are_means_in_a_band_of_all_seeds(small, drawn):

@@ -23,8 +23,10 @@ from vitrine.training.figure_style import PRINT_DPI, QUIET, report_boxes, save, 
 MARKERS = dict(zip(SYMBOLS, "osD^P*vp", strict=True))
 LETTERS, SMALL = 8, 7  # points: of titles; of ticks and legends
 LETTER = 0.6 * SMALL / 72  # inches: the mean width of a small letter
+TICK = 9 * LETTER  # inches: room for the label of a tick, such as -0.005, and a gap
 LINE_HEIGHT = 1.25 * SMALL / 72  # inches
-ABOVE_GRID = 1.9  # zorder of dotted lines: above the grid's 1.5, below the marks' 2
+# Of lines that guide the eye: above the grid, whose zorder is 1.5, and below marks, whose is 2.
+DOTTED: dict[str, Any] = {"color": QUIET, "linestyle": ":", "linewidth": 1, "zorder": 1.9}
 
 
 def write_figures(compared: Comparison, folder: Path, formats: Sequence[str], width: float) -> list[Path]:
@@ -79,7 +81,7 @@ def draw_means(compared: Comparison, styles: RowStyles, width: float) -> Figure:
         colour = styles.style(summary.row)[0]
         axes.plot(values, np.full(len(values), place), "|", color=colour, markersize=7, markeredgewidth=0.8)
         if summary.row is baseline:
-            axes.axvline(metric.factor * summary.interval.mean, color=QUIET, linestyle=":", linewidth=0.8, zorder=ABOVE_GRID)
+            axes.axvline(metric.factor * summary.interval.mean, **DOTTED)
     return figure
 
 
@@ -92,7 +94,7 @@ def draw_differences(compared: Comparison, styles: RowStyles, width: float) -> F
     unit = f" ({metric.difference_unit.strip()})" if metric.difference_unit else ""
     title = (f"{metric.title}, difference{unit}", f"to {styles.name(found.baseline)}")
     figure, axes = _forest(rows, [tested[id(row)] for row in rows], title, metric, styles, width)
-    axes.axvline(0, color=QUIET, linestyle=":", linewidth=0.8, zorder=ABOVE_GRID)
+    axes.axvline(0, **DOTTED)
     return figure
 
 
@@ -137,7 +139,7 @@ def draw_cost(compared: Comparison, styles: RowStyles, shown: CostPoints, width:
     means = [metric.factor * row.interval.mean for row, _ in shown.points]
     steps = "steps-pre" if shown.cost.higher_is_cheaper else "steps-post"
     front = [[shown.points[index][1] for index in shown.front], [means[index] for index in shown.front]]
-    axes.plot(*front, ":", color=QUIET, linewidth=1, drawstyle=steps, zorder=ABOVE_GRID)
+    axes.plot(*front, drawstyle=steps, **DOTTED)
     for place, ((summary, cost), mean) in enumerate(zip(shown.points, means, strict=True)):
         bars: dict[str, Any] = {"yerr": error_lengths([summary.interval], metric), "zorder": 3 - place / 100}
         axes.errorbar([cost], [mean], **bars, **_marks(styles, summary.row))
@@ -180,6 +182,7 @@ def _forest(
         axes.errorbar([mean], [place], xerr=length, **_marks(styles, row))
     axes.set_yticks(range(len(rows)), ["\n".join(label) for label in labels])
     axes.set(xlabel="\n".join(titles), ylim=(len(rows) - 0.4, -0.6))
+    axes.xaxis.set_major_locator(MaxNLocator(max(2, int(room / TICK))))
     axes.grid(axis="x")
     _set_letters(axes)
     axes.tick_params(axis="y", length=0)
