@@ -90,6 +90,8 @@ def test_effect_size_is_that_of_borensteins_example():
     # Borenstein et al., Introduction to Meta-Analysis (2009), chapter 4: g = 0.5924.
     one, other = with_moments(103, 5.5, 50), with_moments(100, 4.5, 50)
     assert difference(by_patient(one), by_patient(other, first=100)).effect_size == pytest.approx(0.5924, abs=1e-4)
+    hardly_varies = difference({0: 0.9, 1: 0.9, 2: 0.9 + 1e-15}, {0: 0.8, 1: 0.8, 2: 0.8})
+    assert math.isnan(hardly_varies.effect_size)
 
 
 def test_one_value_on_a_side_can_be_subtracted_but_not_tested():

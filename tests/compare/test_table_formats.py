@@ -143,6 +143,22 @@ def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
     assert [line["peak_memory"] for line in lines] == ["1000000005", "1000000002", "1000000008"]
 
 
+def test_csv_has_values_with_all_digits_and_no_sign_for_those_of_absent_parts(tmp_path, write_run):
+    own, parts = {"position": "my_lab.Fourier"}, {"parts": {"my_lab.Fourier": "0"}}
+    for rate, bands in ((0.0123456789, None), (0.0234567891, 4), (0.0234567891, 8)):
+        model = {"drop_path": rate} | ({} if bands is None else own | {"position_options": {"bands": bands}})
+        write_run(tmp_path, model=model, facts={} if bands is None else parts, predictions=False)
+    found = compare(load_results([tmp_path]))
+    assert {summary.row.values["model.drop_path"] for summary in found.summaries} == {"0.0123457", "0.0234568"}
+    lines = read_csv(csv_text(found))
+    names = ("model.drop_path", "model.position_options.bands")
+    assert [tuple(line[name] for name in names) for line in lines] == [
+        ("0.0123456789", ""),
+        ("0.0234567891", "4"),
+        ("0.0234567891", "8"),
+    ]
+
+
 def test_csv_has_empty_cells_for_what_is_unknown_and_no_formulas(tmp_path, write_run):
     for value in ("=1+1", "b"):
         write_run(tmp_path, model={"drop_path": value}, predictions=False)

@@ -81,7 +81,8 @@ class Difference:
         counts: number of values on each side.
         sd: standard deviation that further seeds would have: of the differences of pairs, or, without any, pooled over
             both groups.
-        effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples.
+        effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples; NaN where
+            these are no measure, as values hardly vary.
         correlation: of both sides over the seeds that they share; NaN for fewer than three.
         shared: number of seeds that were taken as pairs.
         corrected: ``p`` for all comparisons together: below 5 % if and only if the interval excludes zero.
@@ -237,11 +238,12 @@ def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
+    """Return Hedges' g; NaN of 100 or more, where the values hardly vary."""
     from statsmodels.stats.meta_analysis import effectsize_smd
 
     with np.errstate(divide="ignore", invalid="ignore"):
         g, _ = effectsize_smd(x.mean(), x.std(ddof=1), len(x), y.mean(), y.std(ddof=1), len(y))
-    return float(g)
+    return float(g) if abs(g) < 100 else math.nan
 
 
 def seeds_needed(

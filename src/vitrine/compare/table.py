@@ -59,6 +59,11 @@ class ConfigurationRow:
         """What is repeated, for sentences: ``seed`` or ``fold``."""
         return "fold" if self.overlap else "seed"
 
+    def typed(self, column: str) -> str:
+        """Return its value in a column with all digits; empty for what is about a part that it does not have."""
+        value, shown = _value(next(iter(self.runs.values())), column), self.values[column]
+        return "" if shown == ABSENT else value if shortened([value]) == [shown] else shown
+
     def values_by_seed(self, metric: str) -> dict[Hashable, float]:
         """Return the metric by seed; in a main effect, averaged over the other columns within each seed."""
         return mean_by_seed({key: float(run.metrics[metric]) for key, run in self.runs.items()})

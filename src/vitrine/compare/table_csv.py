@@ -48,7 +48,7 @@ def _numbers(compared: Comparison, summary: RowSummary) -> dict[str, Any]:
     """The cells of a row by their headings, which are the same for all rows."""
     mean, row = summary.interval, summary.row
     tested = next((each for each in compared.findings.comparisons if each.row is row), None)
-    found: dict[str, Any] = {name: row.values[name] for name in compared.table.columns} or {"configuration": row.label}
+    found: dict[str, Any] = {name: row.typed(name) for name in compared.table.columns} or {"configuration": row.label}
     found |= {
         "metric": compared.metric.name,
         "seeds": mean.count,

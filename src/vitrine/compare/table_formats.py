@@ -121,8 +121,7 @@ def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -
         return ["baseline", "", ""]
     metric, difference = compared.metric, tested.difference
     interval = f" [{metric.signed(difference.low)}, {metric.signed(difference.high)}]"
-    # NaN, or huge because the values hardly vary
-    effect_size = f"{difference.effect_size:.1f}" if abs(difference.effect_size) < 100 else MISSING
+    effect_size = MISSING if math.isnan(difference.effect_size) else f"{difference.effect_size:.1f}"
     signed = metric.signed(difference.mean) + ("" if math.isnan(difference.low) else interval)
     return [signed, format_p(tested.p), effect_size]
 
