@@ -212,6 +212,11 @@ def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, c
     metrics = capsys.readouterr().out.partition("\nmetrics\n")[2].splitlines()
     assert f"test by class\t{of_three}\t{of_other}" in metrics
     assert not any("class_acc" in line for line in metrics)
+    one = json.loads((tmp_path / "one" / "metrics.json").read_text())
+    (tmp_path / "other" / "metrics.json").write_text(json.dumps(one | {"test/class_acc_low/3": 0.82}))
+    main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
+    metrics = capsys.readouterr().out.partition("\nmetrics\n")[2].splitlines()
+    assert metrics[1] == f"test by class\t{of_three}\t3 0.9500 (0.82 to 0.98)", "only the interval differs"
 
 
 @pytest.mark.parametrize(("highest", "single"), [(0.9, False), (0.95, True)])

@@ -138,6 +138,7 @@ def diff(options: argparse.Namespace) -> None:
 
     run, other = map(RunRecord.open, options.runs)
     sections = diff_runs(run, other)
+    sections["metrics"] = with_whole_classes(sections["metrics"], run.metrics, other.metrics)
     for title, values in sections.items():
         if values:
             sides = [{name: pair[side] for name, pair in values.items() if pair[side] is not None} for side in (0, 1)]
@@ -253,6 +254,23 @@ def metric_rows(*sides: Mapping[str, Any]) -> list[list[str]]:
     for stage in dict.fromkeys(name.partition("/")[0] for name in names if is_of_a_class(name)):
         rows.append([f"{stage} by class", *(", ".join(by_class(side, stage, 4)) or "-" for side in sides)])
     return rows
+
+
+def with_whole_classes(
+    differing: Mapping[str, Any], metrics: Mapping[str, float], others: Mapping[str, float]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the metrics that differ with all metrics of each class of which one differs, with both values."""
+    classes = {class_of(name) for name in differing} - {None}
+    names = [name for name in {**metrics, **others} if name in differing or class_of(name) in classes]
+    return {name: (metrics.get(name), others.get(name)) for name in names}
+
+
+def class_of(name: str) -> tuple[str, str] | None:
+    """Return stage and class of a metric of one class: ``("test", "cat")`` of ``test/class_acc_low/cat``."""
+    if not is_of_a_class(name):
+        return None
+    stage, _, found = name.split("/", 2)
+    return stage, found
 
 
 def cell_text(name: str, value: Any) -> str:
