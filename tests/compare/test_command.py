@@ -141,6 +141,7 @@ def test_csv_goes_to_a_file_beside_the_table_or_to_stdout_in_its_place(compare, 
 
 def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run):
     (tmp_path / "empty").mkdir()
+    (sweep / "sweep.json").write_text('{"trials": []}')
     write_run(tmp_path / "unfinished", status="failed")
     write_run(tmp_path / "unfinished", seed=1, status="interrupted")
     write_run(tmp_path / "one", metrics={"val/acc": 0.9})
@@ -173,9 +174,11 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         ("no/x.html", f"{tmp_path / 'no'} is not a folder"),
         (".", "it is a folder; name a file in it"),
     ):
-        for option in ("--html", "--csv"):
-            code, _, stderr = compare("sweep", option, path)
+        for options in (("--html",), ("--html", "page.html", "--csv")):
+            code, _, stderr = compare("sweep", *options, path)
             assert (code, stderr) == (2, f"vitrine: cannot write {path}: {problem}\n")
+    assert not (sweep / "looks.json").exists(), "nothing was seen"
+    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.whole

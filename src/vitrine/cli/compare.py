@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with errors_in_one_line():
         from vitrine.compare.comparison import compare
         from vitrine.compare.looks import record_look
+        from vitrine.inference.html_page import check_target
 
         compared = compare(
             _load(options),
@@ -91,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accept_changed_data=options.accept_changed_data,
             fixed_images=options.fixed_images,
         )
+        for file in (options.html, options.csv):
+            if file not in (None, STDOUT):
+                check_target(file)
         folder = _figures_folder(options.paths, options.html) if options.figures else Path()
         record_look(compared.table)  # before anything is seen, as a closed pipe or Ctrl-C may end the rest
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
@@ -136,9 +140,12 @@ def _figures_folder(paths: list[str], page: Path | None) -> Path:
     """Beside the page; else in the folder that was given, or of several or W&B, in the working directory."""
     local = [Path(path) for path in paths if Path(path).is_dir()]  # neither W&B's nor KEY=VALUE
     parent = page.parent if page is not None else local[0] if len(local) == 1 else Path()
+    folder = parent / "figures"
     for given in local:
-        refuse_link_out(parent / "figures", given)
-    return parent / "figures"
+        refuse_link_out(folder, given)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"cannot write {folder}: it is not a folder")
+    return folder
 
 
 def _print(compared: "Comparison", options: argparse.Namespace) -> None:

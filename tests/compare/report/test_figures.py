@@ -171,12 +171,13 @@ def test_files_have_text_in_their_fonts_and_the_width_of_a_column(sweep, tmp_pat
 def test_a_request_that_cannot_be_met_is_refused_in_one_line(sweep, tmp_path, means_alone, capsys):
     (tmp_path / "outside").mkdir()
     (sweep / "figures").symlink_to(tmp_path / "outside")
+    (sweep / "sweep.json").write_text('{"trials": []}')
     for arguments, message in (
         (["--figures", "pdf,sgv"], "'sgv' is not one of png, pdf, svg; did you mean svg?"),
         (["--width", "5.5"], "--width is that of --figures, such as --figures pdf"),
         (["--figures", "pdf", "--width", "82"], "--width 82 is not between 2 and 20 inches"),
         (["--figures", "pdf"], f"cannot write {sweep / 'figures'}: it is a link that leads out of {sweep}"),
-        (["--figures", "pdf"], f"cannot write {sweep / 'figures'}: File exists"),
+        (["--figures", "pdf"], f"cannot write {sweep / 'figures'}: it is not a folder"),
     ):
         with pytest.raises(SystemExit) as stop:
             main([str(sweep), *arguments])
@@ -187,3 +188,4 @@ def test_a_request_that_cannot_be_met_is_refused_in_one_line(sweep, tmp_path, me
         if "link" in message:
             (sweep / "figures").unlink()
             (sweep / "figures").write_text("a file")
+    assert not (sweep / "looks.json").exists(), "nothing was seen"
