@@ -113,7 +113,7 @@ def test_a_documented_command_compares(command, compare, patches, monkeypatch):
     assert code == 0, stderr
     assert "patch" in printed if "--by" in command else "rope" in printed
     written = re.findall(r"--(?:html|csv) (\S+)", command)
-    drawn = f"6 figures in {patches / 'figures'}\n" if "--figures" in command else ""
+    drawn = f"6 files in {patches / 'figures'}\n" if "--figures" in command else ""
     assert stderr == drawn + "".join(f"written to {name}\n" for name in written)
 
 

@@ -258,7 +258,7 @@ def test_figures_are_written_for_paper(record, tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     files = sorted((tmp_path / "figures").iterdir())
     names = {file.stem for file in files}
-    assert f"{len(files)} figures in {tmp_path / 'figures'}" in printed
+    assert f"{len(files)} files in {tmp_path / 'figures'}" in printed
     assert len(files) == 3 * len(names)
     assert names == {
         "curve_loss",

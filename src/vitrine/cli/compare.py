@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from vitrine.compare.report.figures import write_figures
 
             files = write_figures(compared, folder, options.figures, options.width or COLUMN)
-            print(f"{plural(len(files), 'figure')} in {folder}", file=sys.stderr)
+            print(f"{plural(len(files), 'file')} in {folder}", file=sys.stderr)
         if options.csv not in (None, STDOUT):
             from vitrine.compare.table_csv import write_csv
 

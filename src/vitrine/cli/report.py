@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         print(printable(f"written to {page.path} ({file_size(page.size)})"))
         if page.figures:
-            print(printable(f"{plural(len(page.figures), 'figure')} in {page.figures[0].parent}"))
+            print(printable(f"{plural(len(page.figures), 'file')} in {page.figures[0].parent}"))
 
 
 def _check(folder: Path) -> None:

@@ -151,7 +151,7 @@ def means_alone(monkeypatch):
 
 def test_files_have_text_in_their_fonts_and_the_width_of_a_column(sweep, tmp_path, means_alone, capsys, monkeypatch):
     main([str(sweep), "--figures", "pdf,svg"])
-    assert capsys.readouterr().err == f"2 figures in {sweep / 'figures'}\n"
+    assert capsys.readouterr().err == f"2 files in {sweep / 'figures'}\n"
     assert sorted(path.name for path in (sweep / "figures").iterdir()) == ["means.pdf", "means.svg"]
     texts = [text.text for text in ElementTree.parse(sweep / "figures" / "means.svg").findall(".//{*}text")]
     assert {"rope", "learned (baseline)", "test accuracy (%)"} <= set(texts)
@@ -165,7 +165,7 @@ def test_files_have_text_in_their_fonts_and_the_width_of_a_column(sweep, tmp_pat
     main([*runs, "--figures", "png", "--width", "5.5"])
     main([*runs, "--figures", "png", "--html", str(tmp_path / "report.html")])
     printed = capsys.readouterr().err
-    assert printed == f"1 figure in figures\nwritten to {tmp_path}/report.html\n1 figure in {tmp_path}/figures\n"
+    assert printed == f"1 file in figures\nwritten to {tmp_path}/report.html\n1 file in {tmp_path}/figures\n"
 
 
 def test_a_request_that_cannot_be_met_is_refused_in_one_line(sweep, tmp_path, means_alone, capsys):
