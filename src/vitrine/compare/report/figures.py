@@ -72,15 +72,14 @@ def figures(compared: Comparison, styles: RowStyles, width: float) -> dict[str, 
 def draw_means(compared: Comparison, styles: RowStyles, width: float) -> Figure:
     """Draw the mean of each row with its 95 % interval, and its runs as strokes; dotted, the baseline's mean."""
     metric, rows = compared.metric, drawn_rows(compared)
-    baseline = compared.findings.baseline if compared.findings.comparisons else None
     intervals = [summary.interval for summary in rows]
     title = (f"{metric.title}{axis_unit(metric)}",)
-    figure, axes = _forest([summary.row for summary in rows], intervals, title, metric, styles, width, baseline)
+    figure, axes = _forest([summary.row for summary in rows], intervals, title, metric, styles, width)
     for place, summary in enumerate(rows):
         values = metric.factor * np.array(summary.values)
         colour = styles.style(summary.row)[0]
         axes.plot(values, np.full(len(values), place), "|", color=colour, markersize=7, markeredgewidth=0.8)
-        if summary.row is baseline:
+        if summary.row is styles.baseline:
             axes.axvline(metric.factor * summary.interval.mean, **DOTTED)
     return figure
 
@@ -165,11 +164,9 @@ def _forest(
     metric: Metric,
     styles: RowStyles,
     width: float,
-    baseline: ConfigurationRow | None = None,
 ) -> tuple[Figure, Axes]:
     """Draw an interval for each row, from top to bottom, with its name on the left; ``title`` has phrases, below."""
-    names = [styles.name(row) + " (baseline)" * (row is baseline) for row in rows]
-    labels = [lines(name, round(min(LONGEST, 0.42 * width / LETTER))) for name in names]
+    labels = [lines(styles.title(row), round(min(LONGEST, 0.42 * width / LETTER))) for row in rows]
     room = width - 0.25 - LETTER * max(len(line) for label in labels for line in label)
     longest = int(room / LETTER * SMALL / LETTERS)
     titles = [line for phrase in title for line in lines(phrase, longest)]
@@ -202,8 +199,8 @@ def _finish(figure: Figure, axes: Axes, rows: Sequence[ConfigurationRow], styles
     named = [row for row in rows if row in styles.coloured] if len(rows) > 1 else []
     for row in [*named, *others[:1]]:
         colour, symbol, _ = styles.style(row)
-        marker = MARKERS[symbol] if row in named else ""
-        name = styles.name(row) if row in named or len(others) == 1 else f"{len(others)} others"
+        marker = MARKERS[symbol] if row in named or axes.containers else ""  # lines of others have none
+        name = styles.title(row) if row in named or len(others) == 1 else f"{len(others)} others"
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=3.5, linewidth=1.2))
         names.append("\n".join(lines(name, int((width - 0.5) / LETTER))))
     widest = max((len(line) for name in names for line in name.split("\n")), default=0)

@@ -64,6 +64,7 @@ class RowStyles:
         rows = [summary.row for summary in compared.summaries]
         self.coloured = best_rows(compared, len(COLOURS))
         self.others = [row for row in rows if row not in self.coloured]
+        self.baseline = compared.findings.baseline if compared.findings.comparisons else None
         self._parts = _classes_of_parts(rows)
         names = [self.value(row.short_label) for row in rows]
         self._names = dict(zip(map(id, rows), shorten(names, LONGEST), strict=True))
@@ -75,6 +76,10 @@ class RowStyles:
     def name(self, row: ConfigurationRow) -> str:
         """Return the short name of a row, unique among the rows."""
         return self._names[id(row)]
+
+    def title(self, row: ConfigurationRow) -> str:
+        """Return the name, ``learned (baseline)`` of the row that others are compared with."""
+        return self.name(row) + " (baseline)" * (row is self.baseline)
 
     def label(self, row: ConfigurationRow) -> str:
         """Return the name for an axis: in lines, and escaped for Plotly."""
