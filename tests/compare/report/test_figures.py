@@ -111,7 +111,7 @@ def test_curves_are_means_in_a_band_of_all_seeds(small, drawn):
         ends = band.get_paths()[0].get_extents()
         assert (ends.ymin, ends.ymax) == pytest.approx((per_seed.min(), per_seed.max()))
     (legend,) = drawn["curves_val_acc"].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["rope", "learned (baseline)", "none"]
+    assert [text.get_text() for text in legend.get_texts()] == ["rope", "learned\n(baseline)", "none"]
 
 
 def test_costs_have_the_intervals_and_a_row_without_a_colour_is_among_others(tmp_path, write_run):
@@ -135,7 +135,7 @@ def test_costs_have_the_intervals_and_a_row_without_a_colour_is_among_others(tmp
     assert (label(20_000), label(1_125_000)) == ("20 k", "1.125 M")
     (legend,) = drawn["cost_parameters"].legends
     named = [text.get_text() for text in legend.get_texts()]
-    assert (named[0], named[-1]) == ("model.drop_path=0.0 (baseline)", "2 others")
+    assert (named[0], named[-1]) == ("model.drop_path=0\n(baseline)", "2 others")
     assert [line.get_marker() for line in legend.get_lines()] == [*"osD^P*vp", "o"]
 
 

@@ -197,14 +197,16 @@ def _finish(figure: Figure, axes: Axes, rows: Sequence[ConfigurationRow], styles
     handles, names = [], []
     others = [row for row in rows if row in styles.others]
     named = [row for row in rows if row in styles.coloured] if len(rows) > 1 else []
+    lengths = [len("(baseline)"), *(len(styles.name(row)) for row in named)]  # so "(baseline)" takes a line of its own
+    longest = min(int((width - 0.5) / LETTER), max(lengths))
     for row in [*named, *others[:1]]:
         colour, symbol, _ = styles.style(row)
         marker = MARKERS[symbol] if row in named or axes.containers else ""  # lines of others have none
         name = styles.title(row) if row in named or len(others) == 1 else f"{len(others)} others"
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=3.5, linewidth=1.2))
-        names.append("\n".join(lines(name, int((width - 0.5) / LETTER))))
+        names.append("\n".join(lines(name, longest)))
     widest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    columns = max(1, min(len(names), int(width / (0.5 + LETTER * widest))))
+    columns = max(1, min(len(names), int(width / (0.45 + LETTER * widest))))
     if names:
         spaces: dict[str, Any] = {"handlelength": 1.8, "columnspacing": 1.2, "labelspacing": 0.3}
         figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=SMALL, **spaces)
