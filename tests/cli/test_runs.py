@@ -273,6 +273,30 @@ def test_a_mistake_gets_one_clear_message(command, arguments, expected):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("val/acc==0.24", "val/acc==0.24: == is not one of =, >, >=, <, <=; did you mean =?"),
+        ("val/acc => 0.2", "val/acc => 0.2: => is not one of =, >, >=, <, <=; did you mean >=?"),
+        ("val/acc=<0.2", "val/acc=<0.2: =< is not one of =, >, >=, <, <=; did you mean <=?"),
+        ("status!=finished", "status!=finished: != is not one of =, >, >=, <, <="),
+        ("val/acc>nan", "val/acc>nan needs a number after >"),
+    ],
+)
+def test_a_filter_with_another_operator_is_refused(tmp_path, capsys, given, expected):
+    shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), tmp_path / "run")
+    with pytest.raises(SystemExit):
+        main(["list", str(tmp_path), given])
+    assert capsys.readouterr().err == f"vitrine: {expected}\n"
+
+
+@pytest.mark.parametrize("given", ["val/acc>=0", "status=finished"])
+def test_a_filter_may_have_spaces_around_its_operator(tmp_path, capsys, given):
+    shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), tmp_path / "run")
+    main(["list", str(tmp_path), re.sub("([<>=]+)", r" \1 ", given)])
+    assert str(tmp_path / "run") in capsys.readouterr().out
+
+
 def test_a_corrupt_record_is_named_skipped_and_counted(command, outputs, runs):
     broken = outputs / "outputs" / "runs" / "broken"
     broken.mkdir()

@@ -35,9 +35,10 @@ from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
 from vitrine.runs.registry import COMPARISONS, RunList, best_runs, find_runs, remove_runs
-from vitrine.text import as_override, file_size, one_line, plural, printable, report, without_formula
+from vitrine.text import as_override, did_you_mean, file_size, one_line, plural, printable, report, without_formula
 
-FILTER = re.compile(r"([^<>=]*)([<>]=?|=)(.*)", re.DOTALL)
+FILTER = re.compile(r"\s*([^<>=]*?)\s*(=[<>=]|[<>]=?|!?=)\s*(.*?)\s*", re.DOTALL)
+OTHER_SIGNS = {"==": "=", "=>": ">=", "=<": "<=", "!=": ""}  # and what is meant
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 DIFF_LINES = 200  # of source that differs
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
@@ -234,6 +235,9 @@ def select(options: argparse.Namespace) -> RunList:
     for text in options.filters:
         if text not in folders and found.entries and (parts := FILTER.fullmatch(text)):
             column, sign, values = parts.groups()
+            if sign in OTHER_SIGNS:
+                hint = did_you_mean(OTHER_SIGNS[sign])
+                raise RunError(f"{text}: {sign} is not one of =, {', '.join(COMPARISONS)}{hint}")
             found = found.compared(column, sign, values) if sign in COMPARISONS else found.where(column, values)
     return found if options.since is None else found.since(options.since)
 

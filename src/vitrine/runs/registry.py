@@ -138,11 +138,11 @@ class RunList:
         Raises:
             RunError: there is no such column, or ``number`` is none.
         """
-        name = self.column(column)
-        try:
+        name, bound = self.column(column), math.nan
+        with suppress(ValueError):
             bound = float(number)
-        except ValueError:
-            raise RunError(f"{column}{sign}{number} needs a number after {sign}") from None
+        if math.isnan(bound):
+            raise RunError(f"{column}{sign}{number} needs a number after {sign}")
         values = ((run, run.value(name)) for run in self.entries)
         found = [run for run, value in values if _is_finite(value) and COMPARISONS[sign](value, bound)]
         return RunList(found, self.unreadable)
