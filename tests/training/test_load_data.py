@@ -31,12 +31,15 @@ def test_a_batch_that_is_cut_is_shared_equally_between_devices_or_refused(overri
 def test_pictures_that_are_scaled_up_are_reported_with_their_size(tmp_path, capsys):
     write_image_folder(tmp_path, size=(10, 4))
     pictures = sorted((tmp_path / "train" / "a").iterdir())
-    data = compose(SMALL).data
-    report_upscaling(replace(data, image_size=[8, 21]), pictures)
+    config = compose(SMALL)
+    report_upscaling(replace(config, data=replace(config.data, image_size=[8, 21])), pictures)
     assert capsys.readouterr().err == "", "at most twice as high"
-    report_upscaling(replace(data, image_size=[9, 21]), pictures)
-    hint = "vitrine: pictures of 4x10 pixels are scaled up to 9x21; data.image_size=10 takes less computation\n"
-    assert capsys.readouterr().err == hint
+    config = replace(config, data=replace(config.data, image_size=[9, 24]))
+    for patch, size in ((2, 10), (4, 12), (13, 13), (16, None)):
+        report_upscaling(replace(config, model=replace(config.model, patch_size=patch)), pictures)
+        hint = f"; data.image_size={size} takes less computation" if size else ""
+        report = f"vitrine: pictures of at most 4x10 pixels are scaled up to 9x24{hint}\n"
+        assert capsys.readouterr().err == report, patch
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from vitrine.config import TrainConfig
+from vitrine.config import TrainConfig, vit_faults
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
@@ -39,23 +39,28 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
     data = read() if ranks.rank == 0 else None
     if data is not None and config.resume is None:
-        report_upscaling(config.data, data.dataset.files.get("train", ()))
+        report_upscaling(config, data.dataset.files.get("train", ()))
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
 
 
-def report_upscaling(config: DataConfig, pictures: Sequence[ImageFile]) -> None:
-    """Report pictures that are scaled up to more than twice their size, as far as some of them show."""
+def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None:
+    """Report pictures that are scaled up to more than twice their size, as far as some of them show.
+
+    The size that the report advises is the first that the model can take.
+    """
     chosen = pictures[:: max(1, len(pictures) // LOOKED_AT)]
     try:
         sizes = [size_of(picture) for picture in chosen]
     except DataError:  # decoding names the picture
         return
-    height, width = config.image_hw
+    height, width = config.data.image_hw
     tall, wide = (max(sides) for sides in zip(*sizes, strict=True)) if sizes else (height, width)
     if 2 * tall < height and 2 * wide < width:
-        given = f"data.image_size={max(tall, wide)}"
-        report(f"pictures of {tall}x{wide} pixels are scaled up to {height}x{width}; {given} takes less computation")
+        sides = range(max(tall, wide), math.isqrt(height * width))
+        side = next((side for side in sides if not vit_faults(replace(config.model, image_size=side))), None)
+        hint = f"; data.image_size={side} takes less computation" if side else ""
+        report(f"pictures of at most {tall}x{wide} pixels are scaled up to {height}x{width}{hint}")
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
