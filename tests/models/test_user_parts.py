@@ -99,6 +99,31 @@ class Averaging(Mixing):
         return super().forward(x)
 
 
+class Scores(Mixing):
+    def forward(self, x, record=None):
+        if record is not None:
+            record("weights", self.weights(x, (x @ x.mT)[:, None].expand(-1, 2, -1, -1)))
+        return super().forward(x)
+
+    def weights(self, x, scores):
+        return scores
+
+
+class OfKeys(Scores):
+    def weights(self, x, scores):
+        return scores.softmax(dim=-2)
+
+
+class Signed(Scores):
+    def weights(self, x, scores):
+        return scores / scores.sum(dim=-1, keepdim=True)
+
+
+class Positive(Scores):
+    def weights(self, x, scores):
+        return scores.relu() / (scores.relu().sum(dim=-1, keepdim=True) + 1e-6)
+
+
 class Wide(nn.Identity):
     def __init__(self, dim, heads, kernel=3):
         super().__init__()
@@ -217,6 +242,10 @@ def test_a_positional_scheme_changes_the_logits_and_is_trained_with_the_model():
             r"\(2, 16, 8\); it records nothing$",
         ),
         ({"attention": f"{LAB}.parts.Averaging"}, r"it records \(2, 16, 16\)$"),
+        *(
+            ({"attention": f"{LAB}.parts.{name}"}, "in rows that sum to 1; it records some from .* on, in ")
+            for name in ("Scores", "OfKeys", "Signed")
+        ),
         ({"mlp": f"{LAB}.parts.number"}, "must give an nn.Module, not int"),
         (
             {"position": f"{LAB}.parts.Misspelt"},
@@ -331,6 +360,10 @@ def test_a_subclass_computes_what_the_built_in_attention_does(documented, random
     images = images_for(own)
     torch.testing.assert_close(subclass(images), built_in(images))
     assert {block.attn.kernel for block in subclass.blocks} == {"explicit"}
+
+
+def test_weights_of_an_attention_without_softmax_may_sum_to_one():
+    VisionTransformer(config(attention=f"{LAB}.parts.Positive"))
 
 
 def test_an_option_called_kernel_is_the_users():

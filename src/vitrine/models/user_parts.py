@@ -1,7 +1,7 @@
 """Modules of a user's own in a model, built from dotted names (docs/own_parts.md), and what is asked of each."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def user_module(
         fewer, given = ([shape[0], kept, *shape[2:]] if len(shape) == 3 else shape for shape in (takes, gives))
         why = f", as with model.patch_dropout={config.patch_dropout:g}"
         has_indices = key == "attention" and forward_takes(module, "indices")
-        indices = {"indices": torch.arange(kept).expand(takes[0], kept)} if has_indices else {}
+        indices: dict[str, Any] = {"indices": torch.arange(kept).expand(takes[0], kept)} if has_indices else {}
         _try(part.name, module, fewer, given, why, **indices)
     return module.train()
 
@@ -84,17 +84,23 @@ def forward_takes(module: nn.Module, name: str) -> bool:
 
 
 def _try(
-    name: str, module: nn.Module, takes: Sequence[int], gives: Sequence[int], why: str = "", **keywords: Any
+    name: str,
+    module: nn.Module,
+    takes: Sequence[int],
+    gives: Sequence[int],
+    why: str = "",
+    values: Callable[..., Tensor] = torch.zeros,
+    **keywords: Any,
 ) -> None:
     failing = as_part_error(name, f"fails on a tensor {tuple(takes)}{why}")
     with failing, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        zeros = torch.zeros(*takes)
-        output = module(zeros, **keywords)
+        given = values(*takes)
+        output = module(given, **keywords)
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
     if shape != tuple(gives):
         raise PartError(name, f"must give a tensor {tuple(gives)} for one of {tuple(takes)}{why}, not {shape}")
-    if output.dtype != zeros.dtype:
-        raise PartError(name, f"must give {zeros.dtype}, not {output.dtype}")
+    if output.dtype != given.dtype:
+        raise PartError(name, f"must give {given.dtype}, not {output.dtype}")
 
 
 def user_attention(config: ViTConfig, relation: nn.Module) -> nn.Module | None:
@@ -105,18 +111,25 @@ def user_attention(config: ViTConfig, relation: nn.Module) -> nn.Module | None:
         relation: relative positions (models/pos_embed.py).
 
     Raises:
-        PartError: it cannot be used, or takes ``record`` and does not record ``weights``, (B, heads, N, N).
+        PartError: it cannot be used, or takes ``record`` and does not record ``weights``, (B, heads, N, N), not
+            negative and with rows that sum to 1, as is tried on random numbers.
     """
     shape, maps = (2, config.tokens, config.dim), (2, config.heads, config.tokens, config.tokens)
     own = user_module(config, "attention", config.dim, config.heads, takes=shape, gives=shape, relation=relation)
     if own is None or not forward_takes(own, "record"):
         return own
     stored: dict[str, Tensor] = {}
-    _try(config.attention, own.eval(), shape, shape, " with record", record=Recorder(stored))
+    _try(config.attention, own.eval(), shape, shape, " with record", torch.randn, record=Recorder(stored))
     recorded = tuple(stored["weights"].shape) if "weights" in stored else "nothing"
     if recorded != maps:
         problem = f"takes record, and must call record('weights', weights) with a tensor {maps}"
         raise PartError(config.attention, f"{problem} for one of {shape}; it records {recorded}")
+    weights = stored["weights"].float()
+    sums = weights.sum(dim=-1)
+    if weights.min() < 0 or (sums - 1).abs().max() > 0.01:
+        given = f"from {weights.min():.3g} on, in rows that sum to {sums.min():.3g} to {sums.max():.3g}"
+        problem = "must record attention weights as they are after the softmax, not negative, in rows that sum to 1"
+        raise PartError(config.attention, f"{problem}; it records some {given}")
     return own.train()
 
 
