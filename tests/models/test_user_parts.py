@@ -5,9 +5,10 @@ import torch
 from helpers.running import ROOT
 from helpers.user_parts import enter_lab
 
+from vitrine import compose
 from vitrine.config import ViTConfig
 from vitrine.config.parts import PartError
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, Fault
 from vitrine.models import VisionTransformer, build_model, rollout_problem
 
 LAB = "lab_of_models"
@@ -369,6 +370,16 @@ def test_weights_of_an_attention_without_softmax_may_sum_to_one():
 def test_an_option_called_kernel_is_the_users():
     own = config(attention=f"{LAB}.parts.Wide", attention_options={"kernel": 5}, attention_kernel="sdpa")
     assert VisionTransformer(own).blocks[0].attn.kernel == 5
+
+
+def test_a_kernel_is_chosen_for_an_attention_of_vitrines(documented):
+    kernel = ["model=vit_nano", "model.attention_kernel=explicit"]
+    compose([*kernel, f"attention={documented}.Sharpened"])
+    compose([*kernel, f"attention={LAB}.parts.Mixing", "pool=map"])
+    with pytest.raises(ConfigError) as caught:
+        compose([*kernel, f"attention={LAB}.parts.Mixing"])
+    problem = f"is not passed to model.attention={LAB}.parts.Mixing; make it an option of that part"
+    assert caught.value.faults == [Fault("model.attention_kernel", "explicit", problem, "model.attention_kernel=auto")]
 
 
 def test_positions_inside_attention_need_one_that_takes_them():

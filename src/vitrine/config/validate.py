@@ -15,7 +15,7 @@ from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
 from vitrine.config.model_faults import vit_faults
-from vitrine.config.parts import is_dotted, part_faults
+from vitrine.config.parts import is_dotted, load, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
 from vitrine.config.schema import (
     AUTO,
@@ -203,6 +203,16 @@ def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(key, str(value), problem, f"{key}={'null' if key.endswith('weights') else '0.0'}")
 
 
+def _attention_kernel(config: TrainConfig) -> Iterator[Fault]:
+    kernel, own = config.model.attention_kernel, config.model.attention
+    if kernel == "auto" or not is_dotted(own) or config.model.pool == "map" or config.resume is not None:
+        return
+    bases = getattr(load(own), "__mro__", None)  # a function may return an attention of vitrine's
+    if bases and "vitrine.models.attention" not in {base.__module__ for base in bases}:
+        problem = f"is not passed to model.attention={own}; make it an option of that part"
+        yield Fault("model.attention_kernel", kernel, problem, "model.attention_kernel=auto")
+
+
 def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
     data = config.data
     if data.train_fraction is not None and data.per_class is not None:
@@ -365,6 +375,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _schedule_free),
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
     ((), _settings_of_built_in_parts),
+    (("model.attention", "model.attention_kernel"), _attention_kernel),
     (
         ("data.folds", "data.fold", "data.train_fraction", "data.per_class", "data.subset_seed", "data.val_fraction"),
         _parts_of_the_data,
