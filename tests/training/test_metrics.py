@@ -148,6 +148,7 @@ def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, out
         "each": "logits.mean(dim=0)",
         "nothing": "None",
         "wrong": "1 / 0",
+        "huge": "10**400",
     }
     functions = [f"def {name}(logits, labels): return {value}" for name, value in given.items()]
     module = "\n".join(["import numpy as np", *functions])
@@ -160,8 +161,9 @@ def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, out
         with pytest.raises(PartError) as error:
             own[name](logits, labels)
         assert str(error.value) == f"lab_of_values.own.{name} must return a finite number, not {problem}"
-    with pytest.raises(PartError, match=r"^lab_of_values.own.wrong failed: ZeroDivisionError"):
-        own["wrong"](logits, labels)
+    for name, problem in {"wrong": "ZeroDivisionError", "huge": "OverflowError"}.items():
+        with pytest.raises(PartError, match=f"^lab_of_values.own.{name} failed: {problem}"):
+            own[name](logits, labels)
     assert math.isnan(own["wrong"](logits / 0, labels))  # the run has diverged, and is reported as such
 
 

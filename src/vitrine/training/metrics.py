@@ -134,10 +134,10 @@ def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
         return math.nan
     with as_part_error(name, "failed"):
         value = metric(logits.clone(), labels.to(torch.int64, copy=True))  # which it may change
-    if isinstance(value, Tensor) and value.dim() == 0:
-        value = value.item()
-    if isinstance(value, Real) and math.isfinite(value):
-        return float(value)
+        if isinstance(value, Tensor) and value.dim() == 0:
+            value = value.item()
+        if isinstance(value, Real) and math.isfinite(value):  # OverflowError for an int beyond all floats
+            return float(value)
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
     given = value if isinstance(value, Real) else f"a {type(value).__name__}{shape}"
     raise PartError(name, f"must return a finite number, not {given}")
