@@ -198,6 +198,7 @@ def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, c
         shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), tmp_path / name)
         three = {"": right, "_low": right - 0.051, "_high": right + 0.031}
         found = {"val/acc": right, "test/macro_f1": right + 0.000012345, "best_epoch": 4.0}
+        found |= {"test/tiny": 1.5e-6, "test/none": 0.0}
         found |= {f"test/class_acc{end}/3": value for end, value in three.items()}
         found |= {f"test/class_acc{end}/a/b": 0.5 for end in three}
         (tmp_path / name / "metrics.json").write_text(json.dumps(found))
@@ -206,7 +207,7 @@ def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, c
         main([command, str(tmp_path / "one")])
         lines = capsys.readouterr().out.splitlines()
         assert f"test by class\t{of_three}, {both}" in lines
-        assert {"test/macro_f1\t0.9500", "best_epoch\t4"} <= set(lines)
+        assert {"test/macro_f1\t0.9500", "test/tiny\t1.5e-06", "test/none\t0.0000", "best_epoch\t4"} <= set(lines)
         assert not any("class_acc" in line for line in lines)
     main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
     metrics = capsys.readouterr().out.partition("\nmetrics\n")[2].splitlines()

@@ -286,7 +286,8 @@ def cell_text(name: str, value: Any) -> str:
     if name in ("started", "ended"):
         return str(value)[:16].replace("T", " ")
     if isinstance(value, float):
-        return f"{value:.4f}" if "/" in name else f"{value:g}"  # metrics of a stage, such as test/macro_f1
+        has_four_digits = "/" in name and (value == 0 or abs(value) >= 0.001)  # metrics of a stage, as test/macro_f1
+        return f"{value:.4f}" if has_four_digits else f"{value:g}"
     if isinstance(value, list):
         return ",".join(map(str, value)) or "-"
     if isinstance(value, dict):  # such as images of each split
