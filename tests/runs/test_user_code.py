@@ -10,7 +10,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.config.source_code import MAX_COPY, code_hash, sources, text_hash
 from vitrine.errors import RunError
 from vitrine.runs.record import RunRecord
-from vitrine.runs.user_code import edited_parts, store_code, trust_overrides
+from vitrine.runs.user_code import code_hashes, edited_parts, store_code, trust_overrides
 
 LAB = "lab_of_runs"
 FOURIER = f"{LAB}.fourier.Fourier"
@@ -53,6 +53,13 @@ def test_a_run_that_has_a_hash_of_the_text_is_recognised(record, config, tmp_pat
     assert edited_parts(record, config) == ([] if copied else [FOURIER])
     layers.write_text(layers.read_text().replace("0, 1", "0, 2"))
     assert edited_parts(record, config) == [FOURIER]
+
+
+def test_a_name_that_no_file_can_have_keeps_its_hash(record):
+    (record.path / "parts").mkdir()
+    stored = {f"{'a' * 300}.Part": "0"}
+    record.update(parts=stored)
+    assert code_hashes(record) == stored
 
 
 def test_a_large_file_in_a_run_folder_is_not_read(record, config):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import unified_diff
 from itertools import count, islice
 from pathlib import Path
@@ -96,8 +97,9 @@ def code_hashes(record: RunRecord) -> dict[str, str]:
 
 def _renewed(record: RunRecord, name: str, code: str) -> str:
     for copy in (record.path / FOLDER, None) if is_dotted(name) else ():
-        if (found := sources(name, copy)) and text_hash(found) == code:
-            return source_hash(found)
+        with suppress(OSError):  # anyone may have written a name that is too long, or a file that may not be read
+            if (found := sources(name, copy)) and text_hash(found) == code:
+                return source_hash(found)
     return code
 
 
