@@ -68,6 +68,14 @@ def test_a_large_file_in_a_run_folder_is_not_read(record, config):
     assert sorted(sources(FOURIER, record.path / "parts")) == [f"{LAB}/__init__.py", f"{LAB}/fourier.py"]
 
 
+@pytest.mark.parametrize("link", ["parts", f"parts/{LAB}", f"parts/{LAB}/fourier.py"])
+def test_links_out_of_a_run_folder_are_not_followed(record, config, tmp_path, link):
+    store_code(record, config)
+    (record.path / link).rename(tmp_path / "elsewhere")
+    (record.path / link).symlink_to(tmp_path / "elsewhere")
+    assert f"{LAB}/fourier.py" not in sources(FOURIER, record.path / "parts")
+
+
 def test_earlier_source_gets_the_next_free_number(record, config):
     (record.path / "parts.2").mkdir()
     for _ in range(3):

@@ -46,7 +46,8 @@ def sources(name: str, copy: Path | None = None) -> dict[str, str]:
 
     Args:
         name: the part's dotted name.
-        copy: read the copy in this folder, which anyone may have written; files larger than ``MAX_COPY`` are left out.
+        copy: read the copy in this folder, which anyone may have written; links out of it, and files larger than
+            ``MAX_COPY``, are left out.
     """
     roots = _roots(name.partition(".")[0])[0] if copy is None else [copy]
     found: dict[str, str] = {}
@@ -149,7 +150,12 @@ def _module_files(root: Path, module: str) -> Iterator[Path]:
 
 
 def _is_read(path: Path, copy: Path | None) -> bool:
-    return path.is_file() and (copy is None or path.stat().st_size <= MAX_COPY)
+    return path.is_file() and (copy is None or (_is_inside(path, copy) and path.stat().st_size <= MAX_COPY))
+
+
+def _is_inside(path: Path, copy: Path) -> bool:
+    """Whether neither ``path`` nor the folder ``copy`` is a link to elsewhere."""
+    return path.resolve().is_relative_to(copy.parent.resolve() / copy.name)
 
 
 @lru_cache(1000)
