@@ -13,7 +13,8 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-MAX_COPY = 1024**2  # bytes of a source file in a run folder
+MAX_COPY = 256 * 1024  # bytes of a part's source in a run folder: Python parses them in a second or two
+MAX_IMPORTS = 1000  # modules that this source imports
 
 
 @contextmanager
@@ -46,12 +47,12 @@ def sources(name: str, copy: Path | None = None) -> dict[str, str]:
 
     Args:
         name: the part's dotted name.
-        copy: read the copy in this folder, which anyone may have written; links out of it, and files larger than
-            ``MAX_COPY``, are left out.
+        copy: read the copy in this folder, which anyone may have written: links out of it, and files larger than
+            ``MAX_COPY``, are left out. Empty if all files are larger together, or import more than ``MAX_IMPORTS``.
     """
     roots = _roots(name.partition(".")[0])[0] if copy is None else [copy]
     found: dict[str, str] = {}
-    waiting = [name]
+    waiting, known = [name], {name}
     while waiting:
         names = waiting.pop().split(".")
         for count in range(1, len(names) + 1):
@@ -61,7 +62,11 @@ def sources(name: str, copy: Path | None = None) -> dict[str, str]:
             if root and path and (relative := path.relative_to(root).as_posix()) not in found:
                 found[relative] = path.read_text(encoding="utf-8", errors="replace")
                 package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-                waiting += _imports(found[relative], package)
+                new = _imports(found[relative], package) - known
+                waiting += new
+                known |= new
+                if copy and (len(known) > MAX_IMPORTS or sum(map(len, found.values())) > MAX_COPY):
+                    return {}
     return dict(sorted(found.items()))
 
 
@@ -158,7 +163,7 @@ def _is_inside(path: Path, copy: Path) -> bool:
     return path.resolve().is_relative_to(copy.parent.resolve() / copy.name)
 
 
-@lru_cache(1000)
+@lru_cache(200)
 def _syntax(text: str) -> str:
     """The syntax tree of a source without docstrings, as text; the source itself if Python cannot parse it."""
     try:
@@ -182,18 +187,21 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _imports(text: str, package: str) -> Iterator[str]:
+@lru_cache(200)
+def _imports(text: str, package: str) -> frozenset[str]:
     """Every module that a source may import, by full name; ``package`` is the one it is in."""
+    found: set[str] = set()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return frozenset()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             try:
                 base = resolve_name("." * node.level + (node.module or ""), package) if node.level else str(node.module)
             except ImportError:  # more dots than packages
                 continue
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return frozenset(found)
