@@ -250,7 +250,18 @@ def test_comments_docstrings_and_formatting_are_not_hashed(edited, same):
     assert (source_hash({"mine.py": edited}) == before) is same
 
 
-@pytest.mark.parametrize("text", ["def f(:", "\0", "-" * 100_000 + "1"])
+@pytest.mark.parametrize("calls", [0, 100])
+def test_the_hash_of_nested_source_does_not_depend_on_how_deep_the_caller_is(calls):
+    def hash_of(text, calls):
+        return hash_of(text, calls - 1) if calls else source_hash({"mine.py": text})
+
+    for terms, same in ((800, True), (1200, False)):
+        text = "x = " + " + ".join(["1"] * terms)
+        commented = f"{text}  # {calls}"  # another text than the other test's: syntax trees are cached
+        assert (hash_of(text, 0) == hash_of(commented, calls)) is same
+
+
+@pytest.mark.parametrize("text", ["def f(:", "\0", "-" * 100_000 + "1", "-" * 1200 + "1"])
 def test_source_that_python_cannot_parse_is_hashed_as_text(text):
     assert source_hash({"mine.py": text}) == text_hash({"mine.py": text})
 

@@ -15,6 +15,7 @@ from typing import Any
 
 MAX_COPY = 256 * 1024  # bytes of a part's source in a run folder: Python parses them in a second or two
 MAX_IMPORTS = 1000  # modules that this source imports
+MAX_DEPTH = 1000  # of a syntax tree, in nodes and lists; Python's own limit changes with the depth of the caller
 
 
 @contextmanager
@@ -165,21 +166,47 @@ def _is_inside(path: Path, copy: Path) -> bool:
 
 @lru_cache(200)
 def _syntax(text: str) -> str:
-    """The syntax tree of a source without docstrings, as text; the source itself if Python cannot parse it."""
+    """The syntax tree of a source without docstrings, as text; the source itself if it has none, or a deep one."""
     try:
         return _dump(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
 
 
-def _dump(node: Any) -> str:
-    """A syntax tree as text, the same in every version of Python, unlike that of :func:`ast.dump`."""
+def _dump(tree: ast.AST) -> str:
+    """A syntax tree as text, the same in every version of Python, unlike that of :func:`ast.dump`.
+
+    Raises:
+        RecursionError: it is nested deeper than ``MAX_DEPTH``.
+    """
+    written, entered = [], [_pieces(tree)]
+    while entered:
+        piece = next(entered[-1], None)
+        if piece is None:
+            entered.pop()
+        elif isinstance(piece, str):
+            written.append(piece)
+        elif len(entered) == MAX_DEPTH:
+            raise RecursionError
+        else:
+            entered.append(_pieces(piece))
+    return "".join(written)
+
+
+def _pieces(node: ast.AST | list[Any]) -> Iterator[str | ast.AST | list[Any]]:
+    """The text of a node or list, in pieces, with the nodes and lists in it as they are."""
     if isinstance(node, list):
-        return f"[{','.join(_dump(inner) for inner in node if not _is_docstring(inner))}]"
-    if not isinstance(node, ast.AST):
-        return ascii(node)
-    given = {name: value for name, value in ast.iter_fields(node) if name != "kind" and value not in (None, [])}
-    return f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in given.items())})"
+        start, end = "[", "]"
+        given = [("", inner) for inner in node if not _is_docstring(inner)]
+    else:
+        start, end = f"{type(node).__name__}(", ")"
+        fields = [(name, value) for name, value in ast.iter_fields(node) if name != "kind"]
+        given = [(f"{name}=", value) for name, value in fields if value not in (None, [])]
+    yield start
+    for place, (name, value) in enumerate(given):
+        yield f",{name}" if place else name
+        yield value if isinstance(value, ast.AST | list) else ascii(value)
+    yield end
 
 
 def _is_docstring(node: Any) -> bool:
