@@ -86,12 +86,14 @@ def test_opening_a_run_reads_no_checkpoint(record):
 
 
 def test_edited_code_of_the_model_is_refused_unless_allowed(record, config, tmp_path, monkeypatch):
-    enter_lab(tmp_path, monkeypatch, "lab_of_load", losses="def mean(logits, targets): return logits.mean()\n")
-    part, loss = "lab_of_load.fourier.Fourier", "lab_of_load.losses.mean"
+    losses, metrics = "def mean(logits, targets): return logits.mean()\n", "def half(logits, labels): return 0.5\n"
+    enter_lab(tmp_path, monkeypatch, "lab_of_load", losses=losses, metrics=metrics)
+    part, loss, metric = "lab_of_load.fourier.Fourier", "lab_of_load.losses.mean", "lab_of_load.metrics.half"
     own = replace(config, model=replace(config.model, position=part), loss=replace(config.loss, name=loss))
+    own = replace(own, callbacks=replace(own.callbacks, metrics=["ece", metric]))
     record.write_config(to_plain(own))
     save(record, build_model(own.model), asdict(own))
-    record.update(parts={name: code_hash(name) for name in (part, loss)})
+    record.update(parts={name: code_hash(name) for name in (part, loss, metric)})
     (tmp_path / "lab_of_load" / "losses.py").write_text("def mean(logits, targets): return logits.sum()\n")
     given = {"trust": ["lab_of_load"]}
     asked = [
@@ -115,6 +117,11 @@ def test_edited_code_of_the_model_is_refused_unless_allowed(record, config, tmp_
     (stored := record.path / "parts").mkdir()
     with pytest.raises(RunError, match=f"{edited}; {stored} has it .*: PYTHONPATH={stored} .*; to use {allowed}"):
         asked[0]()
+    layers.write_text(layers.read_text().replace("0, 2", "0, 1"))
+    (tmp_path / "lab_of_load" / "metrics.py").write_text("def half(logits, labels): return 0.9\n")
+    asked[0]()
+    with pytest.raises(RunError, match=f"the code of {metric} was edited"):
+        asked[1]()
 
 
 def test_another_version_of_installed_code_is_not_refused(record):

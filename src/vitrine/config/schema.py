@@ -381,7 +381,7 @@ class EvalConfig:
         accelerator: as in training.
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
-        allow_changed_code: test although the source of the model's own parts was edited.
+        allow_changed_code: test although the source of the model's own parts, or of own metrics, was edited.
         accept_changed_data: test although the test images or the classes are not those that the run began with.
     """
 

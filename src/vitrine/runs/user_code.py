@@ -70,12 +70,13 @@ def refuse_edited(
         raise RunError(f"the code of {', '.join(edited)} was edited since the run began{where}. {way}")
 
 
-def refuse_edited_model(record: RunRecord, model: ViTConfig) -> None:
+def refuse_edited_model(record: RunRecord, model: ViTConfig, metrics: Iterable[str] = ()) -> None:
     """Raise RunError where parts of a trained model were edited: its weights would be computed with in another way.
 
+    Likewise for own ``metrics``, by dotted name: values of two definitions would share a name.
     Other versions of installed packages are not refused, as other versions of PyTorch are not.
     """
-    edited = [name for name in _edited(record, names_of(model)) if sources(name)]
+    edited = [name for name in _edited(record, {*names_of(model), *metrics}) if sources(name)]
     stored, now = record.path / FOLDER, "allow_changed_code=true (export, report, compare: --allow-changed-code)"
     # With python eval.py, packages beside eval.py come before PYTHONPATH.
     that = f"that: PYTHONPATH={quote(str(stored))} vitrine eval, not python eval.py; to use " if stored.is_dir() else ""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from vitrine.config import EvalConfig, TrainConfig, vit_faults
 from vitrine.config.part_failures import failing_in_one_line
+from vitrine.config.parts import is_dotted
 from vitrine.config.schema import OWN_FILES
 from vitrine.config.serialize import from_plain
 from vitrine.config.size import size_override
@@ -118,7 +119,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
 
     Raises:
         RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data or the code of
-            its model has changed.
+            its model or metrics has changed.
         DataError: its data is missing or damaged, or has no test images.
         ConfigError: its model can't be resized as asked, or its data is read from no folder and ``data_root`` given.
     """
@@ -131,7 +132,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     if other := differences(checkpoint["config"]["model"], stored):
         raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if not options.allow_changed_code:
-        refuse_edited_model(record, config.model)
+        refuse_edited_model(record, config.model, filter(is_dotted, config.callbacks.metrics))
     if options.data_root is None:
         advice = "; data_root=DIR names the folder that holds it"
         own = config.data.name in OWN_FILES
