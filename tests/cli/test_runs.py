@@ -405,7 +405,7 @@ def test_a_list_is_filtered_by_a_number_and_sorted(tmp_path, capsys):
 
 
 def test_finding_runs_imports_nothing_heavy(tmp_path):
-    code = "import sys, vitrine.runs.registry, vitrine.runs.diff; print(*sys.modules, sep='\\n')"
+    code = "import sys, vitrine.cli.runs, vitrine.runs.diff; print(*sys.modules, sep='\\n')"
     done = python("-c", code, cwd=tmp_path)
     assert not {"torch", "numpy", "omegaconf", "wandb", "rich"} & set(done.stdout.split())
 

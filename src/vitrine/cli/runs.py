@@ -26,7 +26,6 @@ from typing import Any
 
 from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
 from vitrine.cli.tables import print_rows, print_section
-from vitrine.config.metrics import by_class, is_of_a_class
 from vitrine.durations import clock
 from vitrine.errors import RunError
 from vitrine.files import replacing
@@ -253,6 +252,8 @@ def csv_cell(value: Any) -> Any:
 
 def metric_rows(*sides: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each name, with the values of each side as text; metrics of classes share one for each stage."""
+    from vitrine.config.metrics import by_class, is_of_a_class  # imports OmegaConf, which a list of runs does not need
+
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [[name, *(cell_text(name, side.get(name)) for side in sides)] for name in names if not is_of_a_class(name)]
     for stage in dict.fromkeys(name.partition("/")[0] for name in names if is_of_a_class(name)):
@@ -271,6 +272,8 @@ def with_whole_classes(
 
 def class_of(name: str) -> tuple[str, str] | None:
     """Return stage and class of a metric of one class: ``("test", "cat")`` of ``test/class_acc_low/cat``."""
+    from vitrine.config.metrics import is_of_a_class  # imports OmegaConf
+
     if not is_of_a_class(name):
         return None
     stage, _, found = name.split("/", 2)
