@@ -114,11 +114,11 @@ def test_an_example_is_resumed_after_kill_9_if_trusted_and_unchanged(folder, nam
     assert refused.returncode == 2
     assert "trust=[my_lab." in refused.stderr
     source = folder / "my_lab" / f"{name}.py"
-    source.write_text(source.read_text() + "# edited\n")
+    source.write_text(source.read_text() + "EDITED = True\n")
     edited = in_this_process(train_command.main, *resume, "trust=[my_lab]")
     assert edited.returncode == 1
     assert "allow_changed_code=true" in edited.stderr
-    source.write_text(source.read_text().removesuffix("# edited\n"))
+    source.write_text(source.read_text().removesuffix("EDITED = True\n"))
     resumed = run_script("train.py", *resume, "trust=[my_lab]", cwd=folder)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert json.loads((run / "run.json").read_text())["status"] == "finished"

@@ -67,7 +67,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from vitrine import compose, fit, resume
 from vitrine.errors import DataError, Interrupted, RunError
-from vitrine.training import run
+from vitrine.training import load_data
 
 rank = int(os.environ["RANK"])
 overrides = sys.argv[1:]
@@ -82,7 +82,7 @@ class Stop(Callback):
         if trainer.global_rank == 1 and trainer.global_step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-class NoData(run.ImageDataModule):
+class NoData(load_data.ImageDataModule):
     def __init__(self, *arguments):
         if rank == 1:
             raise DataError("no images on this machine")
@@ -94,10 +94,10 @@ def attempt(name, work):
     except (ValueError, DataError, RunError, Interrupted) as error:
         print(rank, name, type(error).__name__, error, flush=True)
 
-loader, run.ImageDataModule = run.ImageDataModule, NoData
+loader, load_data.ImageDataModule = load_data.ImageDataModule, NoData
 attempt("seeds", lambda: fit(compose([*overrides, f"seed={rank}"])))
 attempt("no data", lambda: fit(compose([*overrides, "name=no_data"])))
-run.ImageDataModule = loader
+load_data.ImageDataModule = loader
 attempt("broken", lambda: fit(compose([*overrides, "name=broken"]), callbacks=[Broken()]))
 attempt("stopped", lambda: fit(compose([*overrides, "name=stopped"]), callbacks=[Stop()]))
 (stopped,) = (name for name in sorted(os.listdir("out/runs")) if "stopped" in name)
