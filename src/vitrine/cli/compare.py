@@ -3,7 +3,7 @@
 vitrine compare outputs/sweeps/NAME                          # every configuration in it
 vitrine compare RUN RUN --metric val/acc --baseline learned  # some runs, by another metric
 vitrine compare outputs/sweeps/NAME --by position            # the main effect of one choice
-vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value, as in runs list
+vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value of a key
 vitrine compare outputs/sweeps/NAME --html report.html       # also as one page, with plots
 vitrine compare outputs/sweeps/NAME --figures pdf,svg        # figures for a paper: figures/*.pdf, figures/*.svg
 vitrine compare outputs/sweeps/NAME --csv table.csv          # the table's numbers, unrounded
