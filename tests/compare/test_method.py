@@ -66,7 +66,7 @@ def test_several_tests_and_corrections_are_counted_and_what_was_not_tested_is_no
     assert "Tukey's correction for all 6 pairs at 2 % (p-values times 2.5), since variances may differ" in tukey
     bonferroni = method_of([paired], Family(6), 0.1, [ROW], all_pairs=True)
     assert bonferroni.endswith("; Bonferroni's correction for all 6 pairs")
-    assert sequential_method(0.9).endswith("they hold together with 90 %")
+    assert sequential_method(0.9).endswith("they are simultaneous at 90 %")
 
 
 def test_below_the_table_stand_the_test_and_what_follows_plus_minus(sweep):

@@ -31,7 +31,7 @@ def speeds_of(tmp_path, write_run):
 def test_speeds_of_runs_that_shared_a_machine_have_a_caveat_and_no_pareto_front(speeds_of):
     compared, caption = speeds_of((100.0, 101.0, 200.0, 201.0), TIMES["at once"])
     (caveat,) = speed_caveats(compared.table)
-    assert caveat.startswith("2 of 4 runs shared a machine with another of them while they ran")
+    assert caveat.startswith("2 of 4 runs shared a machine with another of them while they ran, which affects ")
     assert caveat in compared.caveats
     assert caption == "There is no Pareto front: see the caveats about images/s and times."
 

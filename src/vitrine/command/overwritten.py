@@ -96,6 +96,7 @@ def _later(composer: Composer, chosen: Sequence[Override]) -> dict[str, Later]:
 
 
 def _fault(composer: Composer, run: _Run, override: Override, later: Later) -> Fault | None:
+    """Return a fault if every effect of a choice is overwritten; ``None`` if it has any."""
     sets = _sets(composer, override)
     overwritten = {
         key: (shown, value)

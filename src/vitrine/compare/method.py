@@ -59,7 +59,7 @@ def sequential_method(confidence: float) -> str:
     """Return the sentence for the differences of a sweep that decided while it trained."""
     return (
         "intervals of differences: by the sequential rule that the sweep announced (sweep=decide), without p-values; "
-        f"they hold together with {100 * confidence:g} %"
+        f"they are simultaneous at {100 * confidence:g} %"
     )
 
 

@@ -9,7 +9,7 @@ from vitrine.compare.table import Table, other_values_of
 from vitrine.text import listed, plural
 
 MAX_LISTED = 4
-EQUAL_SPEED = 1.02  # speeds within 2 % count as equal
+EQUAL_COST = 1.02  # costs, such as speeds, within 2 % count as equal
 
 
 def speed_caveats(table: Table) -> list[str]:
@@ -49,8 +49,8 @@ def _shared_machines(runs: Sequence[RunResult], measured: str) -> Iterator[str]:
     shared = sum(map(_overlapping, hosts.values()))
     if shared:
         yield (
-            f"{shared} of {plural(len(runs), 'run')} shared a machine with another of them while they ran, and "
-            f"{measured} depend on that, too"
+            f"{shared} of {plural(len(runs), 'run')} shared a machine with another of them while they ran, which "
+            f"affects {measured}"
         )
 
 
@@ -77,7 +77,7 @@ def _scatter(table: Table) -> Iterator[str]:
         means.append(fmean(speed for speeds in groups.values() for speed in speeds))
         within = max(within, *(max(speeds) / min(speeds) for speeds in groups.values()))
     between = max(means) / min(means)
-    if within > between > EQUAL_SPEED:
+    if within > between > EQUAL_COST:
         yield (
             f"images/s of one configuration differ by a factor of up to {within:.4g} between its runs, more than means "
             f"of rows do ({between:.4g})"

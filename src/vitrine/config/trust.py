@@ -44,7 +44,7 @@ def is_trusted(name: str, trust: Collection[str]) -> bool:
     """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``.
 
     Raises:
-        VitrineError: ``trust`` is a string, or has an entry that is no prefix.
+        VitrineError: ``trust`` is a string, or has an entry that is not a dotted name.
     """
     if trust is TRUST_ALL:
         return True

@@ -271,11 +271,11 @@ def test_effects_over_unequal_combinations_say_so_and_of_a_decision_nothing_that
         assert plot.caption.endswith("Not every value ran with the same other choices, which are part of that.")
     page = render(found, ["sweep"])
     assert "p-value" not in page, "of a decision, there are none"
-    assert "hold together" not in page, "nor has it intervals before its first look"
+    assert "they are simultaneous" not in page, "nor has it intervals before its first look"
     decision["looks"] = {arms[0]: [{"mean": 0.02, "low": 0.01, "high": 0.03}]}
     known.write_text(json.dumps({"trials": [], "decision": decision}))
     page = render(compare(load_results([tmp_path])), ["sweep"])
-    assert page.count("hold together") == page.count("they hold together with 80 %.") == 1
+    assert page.count("they are simultaneous") == page.count("they are simultaneous at 80 %.") == 1
 
 
 def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small, opened):

@@ -1,4 +1,4 @@
-"""Figures of a comparison for a paper, as PDF, SVG or PNG: what the report's plots show, in the same colours."""
+"""Figures of a comparison for a paper (PDF, SVG, PNG): means, differences, curves and costs, in the page's colours."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,15 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.metric import Metric
-from vitrine.compare.report.plot_data import CURVES, CostPoints, cost_points, curve, drawn_rows, error_lengths, omitted
+from vitrine.compare.report.plot_data import (
+    CURVES,
+    CostPoints,
+    cost_points,
+    curve,
+    drawn_rows,
+    drawn_rows_note,
+    error_lengths,
+)
 from vitrine.compare.report.style import LONGEST, SYMBOLS, RowStyles, axis_unit, lines
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
@@ -21,10 +29,10 @@ from vitrine.text import report
 from vitrine.training.figure_style import PRINT_DPI, QUIET, report_boxes, save, styled
 
 MARKERS = dict(zip(SYMBOLS, "osD^P*vp", strict=True))
-LETTERS, SMALL = 8, 7  # points: of titles; of ticks and legends
-LETTER = 0.6 * SMALL / 72  # inches: the mean width of a small letter
-TICK = 9 * LETTER  # inches: room for the label of a tick, such as -0.005, and a gap
-LINE_HEIGHT = 1.25 * SMALL / 72  # inches
+TITLE_POINTS, LABEL_POINTS = 8, 7  # of titles; of ticks and legends
+LETTER_WIDTH = 0.6 * LABEL_POINTS / 72  # inches: the mean width of a small letter
+TICK_WIDTH = 9 * LETTER_WIDTH  # inches: room for the label of a tick, such as -0.005, and a gap
+LINE_HEIGHT = 1.25 * LABEL_POINTS / 72  # inches
 # Of lines that guide the eye: above the grid, whose zorder is 1.5, and below marks, whose is 2.
 DOTTED: dict[str, Any] = {"color": QUIET, "linestyle": ":", "linewidth": 1, "zorder": 1.9}
 
@@ -50,8 +58,8 @@ def write_figures(compared: Comparison, folder: Path, formats: Sequence[str], wi
     except OSError as error:
         raise RunError(f"cannot write {error.filename or folder}: {error.strerror or error}") from None
     report_boxes([styles.name(summary.row) for summary in compared.summaries], folder, formats)
-    if which := omitted(compared):
-        report(f"{which[0].lower()}{which[1:-1]} in {folder}")
+    if which := drawn_rows_note(compared):
+        report(f"{which[0].lower()}{which[1:-1]} in {folder}, except in cost figures, which have all")
     return files
 
 
@@ -166,9 +174,9 @@ def _forest(
     width: float,
 ) -> tuple[Figure, Axes]:
     """Draw an interval for each row, from top to bottom, with its name on the left; ``title`` has phrases, below."""
-    labels = [lines(styles.title(row), round(min(LONGEST, 0.42 * width / LETTER))) for row in rows]
-    room = width - 0.25 - LETTER * max(len(line) for label in labels for line in label)
-    longest = int(room / LETTER * SMALL / LETTERS)
+    labels = [lines(styles.title(row), round(min(LONGEST, 0.42 * width / LETTER_WIDTH))) for row in rows]
+    room = width - 0.25 - LETTER_WIDTH * max(len(line) for label in labels for line in label)
+    longest = int(room / LETTER_WIDTH * LABEL_POINTS / TITLE_POINTS)
     titles = [line for phrase in title for line in lines(phrase, longest)]
     height = 0.4 + LINE_HEIGHT * len(titles)
     height += sum(max(0.2, LINE_HEIGHT * (len(label) + 0.6)) for label in labels)
@@ -179,9 +187,9 @@ def _forest(
         axes.errorbar([mean], [place], xerr=length, **_marks(styles, row))
     axes.set_yticks(range(len(rows)), ["\n".join(label) for label in labels])
     axes.set(xlabel="\n".join(titles), ylim=(len(rows) - 0.4, -0.6))
-    axes.xaxis.set_major_locator(MaxNLocator(max(2, int(room / TICK))))
+    axes.xaxis.set_major_locator(MaxNLocator(max(2, int(room / TICK_WIDTH))))
     axes.grid(axis="x")
-    _set_letters(axes)
+    _set_font_sizes(axes)
     axes.tick_params(axis="y", length=0)
     return figure, axes
 
@@ -198,7 +206,7 @@ def _finish(figure: Figure, axes: Axes, rows: Sequence[ConfigurationRow], styles
     others = [row for row in rows if row in styles.others]
     named = [row for row in rows if row in styles.coloured] if len(rows) > 1 else []
     lengths = [len("(baseline)"), *(len(styles.name(row)) for row in named)]  # so "(baseline)" takes a line of its own
-    longest = min(int((width - 0.5) / LETTER), max(lengths))
+    longest = min(int((width - 0.5) / LETTER_WIDTH), max(lengths))
     for row in [*named, *others[:1]]:
         colour, symbol, _ = styles.style(row)
         marker = MARKERS[symbol] if row in named or axes.containers else ""  # lines of others have none
@@ -206,16 +214,16 @@ def _finish(figure: Figure, axes: Axes, rows: Sequence[ConfigurationRow], styles
         handles.append(Line2D([], [], color=colour, marker=marker, markersize=3.5, linewidth=1.2))
         names.append("\n".join(lines(name, longest)))
     widest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    columns = max(1, min(len(names), int(width / (0.45 + LETTER * widest))))
+    columns = max(1, min(len(names), int(width / (0.45 + LETTER_WIDTH * widest))))
     if names:
         spaces: dict[str, Any] = {"handlelength": 1.8, "columnspacing": 1.2, "labelspacing": 0.3}
-        figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=SMALL, **spaces)
+        figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=LABEL_POINTS, **spaces)
     above = sum(name.count("\n") + 1 for name in names) / columns * LINE_HEIGHT * 1.1
     figure.set_size_inches(width, min(0.62 * width, 2.8) + above)
-    _set_letters(axes)
+    _set_font_sizes(axes)
 
 
-def _set_letters(axes: Axes) -> None:
-    axes.xaxis.label.set_fontsize(LETTERS)
-    axes.yaxis.label.set_fontsize(LETTERS)
-    axes.tick_params(labelsize=SMALL)
+def _set_font_sizes(axes: Axes) -> None:
+    axes.xaxis.label.set_fontsize(TITLE_POINTS)
+    axes.yaxis.label.set_fontsize(TITLE_POINTS)
+    axes.tick_params(labelsize=LABEL_POINTS)

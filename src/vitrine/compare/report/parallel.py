@@ -7,9 +7,9 @@ import numpy as np
 
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.costs import PARAMETERS, THROUGHPUT
-from vitrine.compare.report.plot_data import EQUAL_COST
 from vitrine.compare.report.plots import is_number, sort_key
 from vitrine.compare.report.style import Plot, RowStyles, axis_unit, escape, five_digits
+from vitrine.compare.speeds import EQUAL_COST
 from vitrine.text import short_number
 from vitrine.training.figure_style import shorten
 

@@ -8,13 +8,12 @@ import numpy as np
 from vitrine.compare.comparison import Comparison, RowSummary
 from vitrine.compare.costs import COSTS, Cost
 from vitrine.compare.metric import Metric
-from vitrine.compare.speeds import speed_caveats
+from vitrine.compare.speeds import EQUAL_COST, speed_caveats
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 
 MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_NAMED = 8  # points whose names stand beside them
-EQUAL_COST = 1.02  # costs within 2 % count as equal
 CURVES = ("val/acc", "val/loss", "train/loss", "train/acc")
 
 
@@ -27,7 +26,7 @@ class CostPoints:
         points: rows that have it, in the table's order, with what it is.
         doubted: whether the cost was measured, and a caveat says that it tells little about configurations.
         front: indices of the Pareto front, the lowest cost first; empty if the cost is doubted.
-        named: indices of points with room for their names.
+        named: indices of points with room for their names, which the page alone shows.
         logarithmic: whether the axis of the cost is.
     """
 
@@ -45,10 +44,12 @@ def drawn_rows(compared: Comparison) -> list[RowSummary]:
     return [row for index, row in enumerate(compared.summaries) if index < MAX_ROWS or row.row is baseline]
 
 
-def omitted(compared: Comparison) -> str:
-    """Return which rows :func:`drawn_rows` shows; empty if it shows all."""
+def drawn_rows_note(compared: Comparison) -> str:
+    """Return a sentence on which rows :func:`drawn_rows` has; empty if it has all."""
     count = len(compared.summaries)
-    return f"Of {count} configurations, the best {MAX_ROWS} and the baseline are shown." if count > MAX_ROWS else ""
+    if len(drawn_rows(compared)) == count:
+        return ""
+    return f"Of {count} configurations, the best {MAX_ROWS} and the baseline are shown."
 
 
 def error_lengths(intervals: Sequence[ConfidenceInterval | Difference], metric: Metric) -> np.ndarray:

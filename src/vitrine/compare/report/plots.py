@@ -11,7 +11,7 @@ import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary, summarise
 from vitrine.compare.metric import Metric
-from vitrine.compare.report.plot_data import CURVES, cost_points, curve, drawn_rows, error_lengths, omitted
+from vitrine.compare.report.plot_data import CURVES, cost_points, curve, drawn_rows, drawn_rows_note, error_lengths
 from vitrine.compare.report.style import (
     LINE,
     OTHER,
@@ -74,7 +74,7 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
     }
     caption = "Large marks: means with 95 % confidence intervals; strokes: single runs."
     caption += " The best mean is on top." if len(labels) > 1 else ""
-    return Plot("Every configuration", f"{caption} {omitted(compared)}".strip(), traces, layout)
+    return Plot("Every configuration", f"{caption} {drawn_rows_note(compared)}".strip(), traces, layout)
 
 
 def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
@@ -113,7 +113,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
             value = f"the {metric.best} {metric.title}," if len(last) > 1 else f"a {metric.title} of"
             caption = f"At its last epoch, {best} has {value} {metric.value(last[best])}.{caption}"
-        caption = f"{caption} {omitted(compared)}".strip()
+        caption = f"{caption} {drawn_rows_note(compared)}".strip()
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
