@@ -9,7 +9,7 @@ from timm.layers import PatchDropout
 
 from vitrine.config import model as vit
 from vitrine.config.model import ViTConfig, vit_config_from
-from vitrine.config.model_faults import vit_faults
+from vitrine.config.model_faults import unread_positions, vit_faults
 from vitrine.config.serialize import from_plain, to_plain
 from vitrine.errors import ConfigError, Fault
 from vitrine.models import attention, block, init, layers, mlp, patch_embed, pool, pos_embed
@@ -135,9 +135,6 @@ NO_PREFIX = {"class_token": False, "pool": "mean"}
         {"position": "conv", "depth": 1, "pool": "map"},
         {"position": "conv", "depth": 1, "pool": "mean"},
         {"position": "conv", "depth": 2},
-        {"position": "relative", "depth": 1, "pool": "mean"},
-        {"position": "alibi2d", "depth": 2},
-        {"position": "rope", "depth": 1},
         {"attention": "local", "image_size": 4},
         {"attention": "local", "image_size": 5, "patch_stride": 1} | NO_PREFIX,
         {"mlp_ratio": 1 / 64},
@@ -179,8 +176,6 @@ BROKEN = [
     ({"rope_theta": 10.0}, "rope_theta", "rope_theta=null"),
     ({"class_token": False}, "pool", "pool=mean"),
     ({"position": "conv", "depth": 1}, "position", "pool=mean"),
-    ({"position": "relative", "depth": 1}, "position", "pool=mean"),
-    ({"position": "alibi2d", "depth": 1, "norm": "batchnorm"}, "position", "pool=mean"),
     ({"attention": "local", "image_size": 4} | NO_PREFIX, "attention", "attention=joint"),
     ({"mlp_ratio": 0.001}, "mlp_ratio", "mlp_ratio=0.015625"),
     ({"mlp_ratio": 2.7}, "mlp_ratio", "mlp_ratio=2.703125"),
@@ -461,3 +456,20 @@ def test_none_is_refused_where_a_value_is_needed(key):
 def test_a_suggested_width_is_one_that_the_heads_share_if_there_is_any(dim, heads, near):
     found = {fault.key: fault.nearest for fault in vit_faults(config(position="sincos2d", dim=dim, heads=heads))}
     assert found["dim"] == f"dim={near}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "unread"),
+    [
+        ({"position": "relative", "depth": 1}, True),
+        ({"position": "alibi2d", "depth": 1, "norm": "batchnorm"}, True),
+        ({"position": "relative", "depth": 1, "norm": "my_lab.Norm"}, False),
+        ({"position": "relative", "depth": 1, "pool": "mean"}, False),
+        ({"position": "alibi2d", "depth": 2}, False),
+        ({"position": "rope", "depth": 1}, False),
+    ],
+)
+def test_positions_that_a_class_token_never_reads_are_not_trained_but_load(changes, unread):
+    made = config(**changes)
+    assert [fault.nearest for fault in unread_positions(made)] == ["model.pool=mean"] * unread
+    assert "position" not in {fault.key for fault in vit_faults(made)}

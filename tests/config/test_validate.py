@@ -254,6 +254,11 @@ def test_each_fault_names_the_key_the_value_and_what_is_allowed(change, changes,
     assert change(**changes) == [fault]
 
 
+def test_positions_that_no_output_depends_on_are_refused_in_training(change):
+    found = change(model__position="alibi2d", model__depth=1, model__pool="cls", model__class_token=True)
+    assert [fault.key for fault in found] == ["model.position"]
+
+
 def test_statistics_of_colour_images_may_be_one_or_one_per_channel(change):
     sizes = {"data__in_channels": 3, "model__in_channels": 3, "data__std": [0.1, 0.2, 0.3]}
     assert change(**sizes) == []

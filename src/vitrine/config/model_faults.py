@@ -32,6 +32,19 @@ def vit_faults(config: ViTConfig, prefix: str = "") -> list[Fault]:
     return found
 
 
+def unread_positions(config: ViTConfig) -> list[Fault]:
+    """Return a fault for positions that the class token of a single block never reads.
+
+    Such a model is not trained: it is position=none under another name. One that was trained can still be used.
+    """
+    own = any(map(is_dotted, (config.mlp, config.norm)))  # may carry something from patches to the class token
+    if config.pool != "cls" or config.depth > 1 or config.position not in ("relative", "alibi2d") or own:
+        return []
+    problem = "acts between patches, whose outputs model.pool=cls of model.depth=1 does not read"
+    needs = "needs model.depth >= 2, or another pool"
+    return [Fault("model.position", config.position, f"{problem}; {needs}", "model.pool=mean")]
+
+
 AddFault = Callable[..., None]
 
 
@@ -119,16 +132,9 @@ def _position_fits_the_width(config: ViTConfig, fault: AddFault, prefix: str) ->
 def _head_has_something_to_read(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     if config.pool == "cls" and not config.class_token:
         fault("pool", f"reads the class token, but {prefix}class_token=false; or mean, map", "pool=mean")
-    if config.pool != "cls" or config.depth > 1:
-        return
-    needs = f"needs {prefix}depth >= 2, or another pool"
-    if config.position == "conv":
+    if config.pool == "cls" and config.position == "conv" and config.depth == 1:
         problem = f"acts after the first block, from where {prefix}pool=cls of {prefix}depth=1 reads nothing"
-        fault("position", f"{problem}; {needs}", "pool=mean")
-    own = any(map(is_dotted, (config.mlp, config.norm)))  # may carry something from patches to the class token
-    if config.position in ("relative", "alibi2d") and not own:
-        problem = f"acts between patches, whose outputs {prefix}pool=cls of {prefix}depth=1 does not read"
-        fault("position", f"{problem}; {needs}", "pool=mean")
+        fault("position", f"{problem}; needs {prefix}depth >= 2, or another pool", "pool=mean")
 
 
 def _local_attention_has_other_tokens(config: ViTConfig, fault: AddFault, prefix: str) -> None:

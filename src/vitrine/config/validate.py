@@ -14,7 +14,7 @@ from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
-from vitrine.config.model_faults import vit_faults
+from vitrine.config.model_faults import unread_positions, vit_faults
 from vitrine.config.parts import is_dotted, load, part_faults
 from vitrine.config.schedule import KEYS, schedule_faults
 from vitrine.config.schema import (
@@ -56,6 +56,7 @@ def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[
         if not broken & set(uses):  # a value outside its limits is reported once
             found += check(config)
     trainer, is_new = config.trainer, config.resume is None  # a resumed run may have other epochs
+    found += unread_positions(config.model) if is_new and not found else []
     # A short trial of a command, as with debug=quick, may leave out sizes.
     if is_new and config.debug.limit_batches is None and not {fault.key for fault in found} & SIZES_IN_EPOCHS:
         found += unused_sizes(trainer.image_schedule, trainer.max_epochs)
