@@ -79,7 +79,7 @@ def test_numbers_spelled_otherwise_in_a_later_session_are_one_configuration(tmp_
 
 
 def test_a_sweep_of_another_spelling_is_found_and_continued(tmp_path):
-    """Earlier versions named it by the number as it was typed."""
+    """In earlier versions, the typed spelling of a number was part of a sweep's name."""
     overrides = ["model=vit_nano", "seed=0,1"]
     before = grid(tmp_path, *overrides, "optimizer.weight_decay=0")
     old = before.folder.with_name(f"{before.folder.name[:-8]}12345678")

@@ -124,7 +124,8 @@ def quote(arguments: Iterable[str]) -> list[str]:
 def _quoted_path(value: str) -> str:
     """Return a path, or several separated by commas, in the quotes that they need.
 
-    The home of an unknown user, ``~nobody``, gets no quotes and is refused; in quotes it would name a folder.
+    A path in the home of an unknown user, ``~nobody/a``, stays without quotes, and is refused. In quotes, it would be a
+    folder of this name.
     """
     value = _at_home(value)
     special = re.search(r"[^a-zA-Z0-9_/\\+.$%*@?|-]", value)

@@ -1,4 +1,4 @@
-"""The one spelling of an override, by which trials and sweeps are named, found again and told apart."""
+"""The canonical spelling of an override: trials and sweeps are named, recognised and told apart by it."""
 
 import math
 from collections.abc import Iterable
@@ -66,7 +66,7 @@ def respelled_values(key: str, texts: Iterable[str]) -> list[str]:
 
 
 def _rounded_step(text: str) -> str:
-    """Return ``0.3`` for ``0.30000000000000004``; a number that was typed with as many digits stays as it is."""
+    """Return ``0.3`` for ``0.30000000000000004``; a number that the user typed with as many digits is kept."""
     if not isinstance(value := as_float(text), float):
         return text
     rounded = f"{value:.12g}"

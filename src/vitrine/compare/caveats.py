@@ -9,6 +9,7 @@ from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.notes import confounded_keys, is_set_by
+from vitrine.compare.run_groups import MAX_LISTED, Property, groups_of, nested_fact, sizes
 from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow, Table, is_group, seed_of
 from vitrine.config.schema import OWN_FILES
@@ -16,10 +17,7 @@ from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
 
 FEW_SEEDS = 3
-MAX_LISTED = 4  # names in a sentence; of further ones, their number
 MANY_ROWS = 6  # from here on, selection on the test set is a concern
-
-Property = Callable[[RunResult], Hashable]
 
 
 def unequal_images(runs: Sequence[RunResult], metric: Metric) -> str:
@@ -78,13 +76,13 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
     folds = by_fold(runs)
     counts = () if len(folds) > 1 or _varies_in_size(table) else (lambda run: _image_count(run, "train"),)
     if len(groups := _finest_groups(runs, _data_name, _data_source, *counts)) > 1:
-        yield f"runs were trained on different data: {_sizes(groups)}"
-    elif differ := _difference(_groups(runs, _images_of(runs, lambda run: "train")), "train"):
+        yield f"runs were trained on different data: {sizes(groups)}"
+    elif differ := _difference(groups_of(runs, _images_of(runs, lambda run: "train")), "train"):
         yield f"runs were trained on different images: {differ}"
     if len(folds) > 1:
         yield _fold_caveat(table)
-    elif len(groups := _groups(runs, lambda run: run.facts.get("validation"))) > 1:
-        yield f"runs selected their checkpoints on different validation splits: {_sizes(groups)}"
+    elif len(groups := groups_of(runs, lambda run: run.facts.get("validation"))) > 1:
+        yield f"runs selected their checkpoints on different validation splits: {sizes(groups)}"
 
 
 def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
@@ -92,14 +90,14 @@ def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[s
     checks: list[tuple[str, Property]] = [
         ("trained for different numbers of epochs", _epochs),
         ("used different versions of the code", _commit),
-        ("used different versions of torch", lambda run: _nested_fact(run, "versions", "torch")),
+        ("used different versions of torch", lambda run: nested_fact(run, "versions", "torch")),
         ("have trial fingerprints of different versions, so a row may average over different algorithms", _identity),
     ]
     for problem, property_of in checks:
-        if len(groups := _groups(runs, property_of)) > 1:
-            yield f"runs {problem}: {_sizes(groups)}"
+        if len(groups := groups_of(runs, property_of)) > 1:
+            yield f"runs {problem}: {sizes(groups)}"
     yield from speed_caveats(table)
-    if changed := sum(bool(_nested_fact(run, "code", "changed")) for run in runs):
+    if changed := sum(bool(nested_fact(run, "code", "changed")) for run in runs):
         yield f"{changed} of {plural(len(runs), 'run')} used uncommitted code; see code.diff in their folders"
 
 
@@ -264,7 +262,7 @@ def _difference(groups: dict[Hashable, list[RunResult]], split: str) -> str:
 
 
 def _commit(run: RunResult) -> str | None:
-    commit = _nested_fact(run, "code", "commit")
+    commit = nested_fact(run, "code", "commit")
     return str(commit)[:7] if commit else None
 
 
@@ -281,24 +279,6 @@ def _identity(run: RunResult) -> str | None:
     return f"version {run.facts.get('fingerprint_version', 1)}"
 
 
-def _nested_fact(run: RunResult, section: str, key: str) -> Any:
-    values = run.facts.get(section)
-    return values.get(key) if isinstance(values, dict) else None
-
-
-def _groups(runs: Sequence[RunResult], property_of: Property) -> dict[Hashable, list[RunResult]]:
-    """Runs by a property; runs without it are left out."""
-    groups: dict[Hashable, list[RunResult]] = {}
-    for run in runs:
-        if (value := property_of(run)) is not None:
-            groups.setdefault(value, []).append(run)
-    return groups
-
-
 def _finest_groups(runs: Sequence[RunResult], *properties: Property) -> dict[Hashable, list[RunResult]]:
     """Runs by the property that makes most groups."""
-    return max((_groups(runs, property_of) for property_of in properties), key=len)
-
-
-def _sizes(groups: dict[Hashable, list[RunResult]]) -> str:
-    return listed([f"{value} ({plural(len(members), 'run')})" for value, members in groups.items()], MAX_LISTED)
+    return max((groups_of(runs, property_of) for property_of in properties), key=len)

@@ -43,7 +43,7 @@ class RunResult:
         folder: the run folder, if it is on this machine.
         labels_hash: SHA-256 of the labels in predictions.npz; empty if there are none.
         trust: prefixes of the dotted names that the run may import.
-        allow_changed_code: whether its model is shown even if the code of its parts was edited since the training.
+        allow_changed_code: whether its model is shown even if the code of its parts was edited since training.
     """
 
     name: str
@@ -133,7 +133,7 @@ def load_results(
         paths: run folders, and folders of runs.
         filters: values of configuration keys that runs must have, ``KEY=VALUE,VALUE``; see :meth:`RunList.where`.
         trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
-        allow_changed_code: make these images even if the code of the models' parts was edited since the training.
+        allow_changed_code: make these images even if the code of the models' parts was edited since training.
 
     Raises:
         RunError: there is no run at one of the paths, no such key, or no run with these values.

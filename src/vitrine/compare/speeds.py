@@ -1,14 +1,13 @@
 """Whether measured speeds and times say something about configurations, or about what else their machines did."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from statistics import fmean
-from typing import Any
 
 from vitrine.compare.load import RunResult
+from vitrine.compare.run_groups import Property, groups_of, nested_fact, sizes
 from vitrine.compare.table import Table, other_values_of
-from vitrine.text import listed, plural
+from vitrine.text import plural
 
-MAX_LISTED = 4
 EQUAL_COST = 1.02  # costs, such as speeds, within 2 % count as equal
 
 
@@ -24,18 +23,13 @@ def speed_caveats(table: Table) -> list[str]:
 
 
 def _different_hardware(runs: Sequence[RunResult], measured: str) -> Iterator[str]:
-    hardware: list[tuple[str, Callable[[RunResult], Any]]] = [
+    hardware: list[tuple[str, Property]] = [
         ("devices", lambda run: run.facts.get("device")),
-        ("machines", lambda run: (run.facts.get("machine") or {}).get("processor")),
+        ("machines", lambda run: nested_fact(run, "machine", "processor")),
     ]
     for what, property_of in hardware:
-        counts: dict[Any, int] = {}
-        for run in runs:
-            if (value := property_of(run)) is not None:
-                counts[value] = counts.get(value, 0) + 1
-        if len(counts) > 1:
-            sizes = listed([f"{value} ({plural(count, 'run')})" for value, count in counts.items()], MAX_LISTED)
-            yield f"{measured} were measured on different {what}: {sizes}"
+        if len(groups := groups_of(runs, property_of)) > 1:
+            yield f"{measured} were measured on different {what}: {sizes(groups)}"
             return
 
 

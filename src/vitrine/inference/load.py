@@ -38,7 +38,7 @@ class LoadedRun:
         trust: prefixes of the dotted names that may be imported.
         target: of a run with several targets, the one that the model answers; empty for the first. Everything else here
             is as of a run with this target alone.
-        allow_changed_code: build the model even if the code of its parts was edited since the training.
+        allow_changed_code: build the model even if the code of its parts was edited since training.
     """
 
     record: RunRecord
@@ -263,7 +263,7 @@ def load_run(
         folder: the run folder.
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
         target: of a run with several targets, the one that the model answers; by default, the first.
-        allow_changed_code: build the model even if the code of its parts was edited since the training.
+        allow_changed_code: build the model even if the code of its parts was edited since training.
 
     Raises:
         RunError: there is no run at ``folder``.

@@ -202,7 +202,7 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
 def _rounded(value: Any, varies: str) -> Any:
     """Return a configuration with its varying numbers rounded, as those of a range now are (command/spelling.py).
 
-    Only of a finished run: one that is resumed goes on with the number that it has.
+    For finished runs only: a resumed run keeps its number.
     """
     if isinstance(value, Mapping):
         return {key: _rounded(inner, varies) for key, inner in value.items()}

@@ -86,12 +86,13 @@ def curve(
 def cost_points(compared: Comparison) -> list[CostPoints]:
     """Return the rows by each cost in which they differ."""
     metric, found = compared.metric, []
+    are_doubted = bool(speed_caveats(compared.table))
     for cost in COSTS:
         points = [(row, float(value)) for row in compared.summaries if (value := cost.value_of(row)) is not None]
         values = [value for _, value in points]
         if len(points) < 2 or max(values) < EQUAL_COST * min(values):
             continue
-        doubted = cost.is_measured and bool(speed_caveats(compared.table))
+        doubted = cost.is_measured and are_doubted
         scores = [(value if cost.higher_is_cheaper else -value, _score(row, metric)) for row, value in points]
         front = set() if doubted else pareto_front(scores)
         shown = sorted(front) if len(front) <= MAX_NAMED else []

@@ -72,7 +72,7 @@ class ExportRequest:
         dtype: a choice of ``DTYPES``.
         overwrite: whether an existing target is replaced.
         trust: prefixes of the dotted names that the run may import.
-        allow_changed_code: export the model even if the code of its parts was edited since the training.
+        allow_changed_code: export the model even if the code of its parts was edited since training.
         target: of a run with several targets, the one that the exported model answers; empty for the first.
         data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
         license: of the model, as in the Hugging Face hub's list.
