@@ -107,7 +107,7 @@ def test_the_docs_have_the_commands_that_compare():
 def test_a_documented_command_compares(command, compare, patches, monkeypatch):
     runs = {run.config["model.position"]: run.name for run in load_results([patches]).runs}
     command = command.replace("outputs/sweeps/NAME", str(patches))
-    command = command.replace("RUN RUN", f"{runs['learned']} {runs['rope']}")
+    command = command.replace("RUN RUN", f"{runs['learned']} {runs['rope']}").replace("across data", "across patch")
     monkeypatch.setattr("vitrine.compare.report.figures.CURVES", ())  # drawing takes time
     code, printed, stderr = compare(*command.split())
     assert code == 0, stderr

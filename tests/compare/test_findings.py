@@ -678,7 +678,9 @@ def test_runs_of_one_value_are_compared_and_none_is_selected_by_its_result(tmp_p
         write_run(
             tmp_path, f"data={data}", seed=seed, labels=(np.arange(100) + seed) % 10, predictions=data == "digits"
         )
-    with pytest.raises(RunError, match=r"one of them \(data=digits leaves out others\)"):
+    with pytest.raises(
+        RunError, match=r"one of them \(data=digits leaves out others, --across data compares on each\)"
+    ):
         compared(tmp_path)
     found = compare(load_results([tmp_path], ["data=mnist"]))
     assert [run.seed for run in found.runs] == [1, 2]

@@ -19,7 +19,7 @@ from vitrine.runs.user_code import store_code
 from vitrine.sweeps.fingerprint import VERSION, _fingerprint, trial_name
 from vitrine.sweeps.run import run as run_sweep
 from vitrine.sweeps.search_summary import describe_search, print_search
-from vitrine.sweeps.summary import find_sweeps, mixed_images, print_sweep, print_trials
+from vitrine.sweeps.summary import find_sweeps, mixed_images, print_location, print_sweep, print_trials
 from vitrine.sweeps.sweep import (
     BestConfiguration,
     Sweep,
@@ -150,6 +150,25 @@ def test_a_sweep_over_changed_data_warns_of_its_best(tmp_path, capsys):
     print_trials(*find_sweeps(tmp_path / "sweeps"))
     warning = "vitrine: warning: 1 of 2 trials were validated on other images or labels than the first, so"
     assert capsys.readouterr().err.count(warning) == 2
+
+
+def test_a_sweep_over_data_sets_names_the_best_of_each(tmp_path, capsys):
+    """An easier data set is no better configuration."""
+    sweep = grid(tmp_path, "model=vit_nano", "data=digits,mnist", "patch=2,4", "data.image_size=28")
+    for trial in sweep.trials:
+        name, patch = trial.varies["data"], trial.varies["patch"]
+        reached = {("digits", "2"): 0.7, ("digits", "4"): 0.6, ("mnist", "2"): 0.8, ("mnist", "4"): 0.9}
+        train(trial, lambda config, value=reached[name, patch]: value)
+        RunRecord(trial.folder).update(validation=name)
+    sweep.write(sweep.results(), {})
+    for show in (lambda: print_sweep(sweep, sweep.results()), lambda: print_trials(*find_sweeps(tmp_path / "sweeps"))):
+        show()
+        printed, warned = capsys.readouterr()
+        best = [line for line in printed.splitlines() if line.startswith("best on validation")]
+        assert [line.split(": ")[1].split(" (")[0] for line in best] == ["data=digits,patch=2", "data=mnist,patch=4"]
+        assert not warned
+    print_location(sweep)
+    assert capsys.readouterr().out.endswith("--across data\n")
 
 
 def test_a_sweep_of_a_part_with_an_option_is_the_same_beside_a_choice_that_takes_none(tmp_path, monkeypatch):

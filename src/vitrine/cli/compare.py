@@ -4,6 +4,7 @@ vitrine compare outputs/sweeps/NAME                          # every configurati
 vitrine compare RUN RUN --metric val/acc --baseline learned  # some runs, by another metric
 vitrine compare outputs/sweeps/NAME --by position            # the main effect of one choice
 vitrine compare outputs/sweeps/NAME data=digits              # only the runs with this value of a key
+vitrine compare outputs/sweeps/NAME --across data            # on each data set: a column for each
 vitrine compare outputs/sweeps/NAME --html report.html       # also as one page, with plots
 vitrine compare outputs/sweeps/NAME --figures pdf,svg        # figures for a paper: figures/*.pdf, figures/*.svg
 vitrine compare outputs/sweeps/NAME --csv table.csv          # the table's numbers, unrounded
@@ -25,6 +26,7 @@ from vitrine.runs.provenance import program
 from vitrine.text import plural, print_table, printable
 
 if TYPE_CHECKING:  # they import SciPy, for which --help and mistakes do not wait
+    from vitrine.compare.across import AcrossComparison
     from vitrine.compare.comparison import Comparison
     from vitrine.compare.load import RunResults
 
@@ -43,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--metric", help="metric to compare by; default: test/acc, or one that all runs have")
     parser.add_argument("--by", metavar="KEY", help="compare the main effect of this choice, over all other choices")
+    parser.add_argument("--across", metavar="KEY", help="compare separately under each value of this key, such as data")
     parser.add_argument("--baseline", metavar="ROW", help="row to compare with, such as learned; default: the first")
     parser.add_argument(
         "--target", type=float, metavar="ACC", help="show the time to reach this validation accuracy, such as 0.97"
@@ -77,24 +80,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--width is that of --figures, such as --figures pdf")
     if options.width is not None and not 2 <= options.width <= 20:
         parser.error(f"--width {options.width:g} is not between 2 and 20 inches")
+    of_one = {"--html": options.html, "--figures": options.figures, "--target": options.target}
+    if options.across and (given := next((name for name, value in of_one.items() if value), "")):
+        parser.error(f"{given} is of one comparison: give a value of {options.across} instead, {options.across}=VALUE")
     with errors_in_one_line():
+        from vitrine.compare.across import compare_across
         from vitrine.compare.comparison import compare
         from vitrine.compare.looks import record_look
         from vitrine.inference.html_page import check_target
 
-        compared = compare(
-            _load(options),
-            metric=options.metric,
-            by=options.by,
-            baseline=options.baseline,
-            target=options.target,
-            difference_of_interest=options.difference,
-            accept_changed_data=options.accept_changed_data,
-            fixed_images=options.fixed_images,
-        )
+        results = _load(options)
+        how = {
+            "metric": options.metric,
+            "by": options.by,
+            "baseline": options.baseline,
+            "difference_of_interest": options.difference,
+            "accept_changed_data": options.accept_changed_data,
+            "fixed_images": options.fixed_images,
+        }
         for file in (options.html, options.csv):
             if file not in (None, STDOUT):
                 check_target(file)
+        if options.across:
+            across = compare_across(results, options.across, **how)
+            for found in across.comparisons.values():
+                record_look(found.table)
+            _print(across, options)
+            return
+        compared = compare(results, target=options.target, **how)
         folder = _figures_folder(options.paths, options.html) if options.figures else Path()
         record_look(compared.table)  # before anything is seen, as a closed pipe or Ctrl-C may end the rest
         if options.html is not None:  # before printing, which stops if the reader closes the pipe
@@ -107,11 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             files = write_figures(compared, folder, options.figures, options.width or COLUMN)
             print(f"{plural(len(files), 'file')} in {folder}", file=sys.stderr)
-        if options.csv not in (None, STDOUT):
-            from vitrine.compare.table_csv import write_csv
-
-            write_csv(compared, options.csv)
-            print(f"written to {options.csv}", file=sys.stderr)
         _print(compared, options)
 
 
@@ -148,9 +156,14 @@ def _figures_folder(paths: list[str], page: Path | None) -> Path:
     return folder
 
 
-def _print(compared: "Comparison", options: argparse.Namespace) -> None:
+def _print(compared: "Comparison | AcrossComparison", options: argparse.Namespace) -> None:
     from vitrine.compare.table_formats import latex, markdown, terminal
 
+    if options.csv not in (None, STDOUT):
+        from vitrine.compare.table_csv import write_csv
+
+        write_csv(compared, options.csv)
+        print(f"written to {options.csv}", file=sys.stderr)
     if options.markdown:
         print(markdown(compared))
     if options.latex:
@@ -166,8 +179,7 @@ def _print(compared: "Comparison", options: argparse.Namespace) -> None:
     for note in compared.notes:
         console.print(printable(note), markup=False, soft_wrap=True, style="dim")
     console.print()
-    sentences = [sentence for tested in compared.findings.comparisons for sentence in tested.sentences]
-    for sentence in [*compared.findings.sentences, *sentences]:
+    for sentence in compared.sentences:
         console.print(f"- {printable(sentence)}", markup=False, soft_wrap=True)
     for caveat in compared.caveats:
         console.print(f"! {printable(caveat)}", markup=False, soft_wrap=True, style="yellow")

@@ -1,14 +1,13 @@
 """The best row of a table: which rows it may be, and how good it is without what it owes to having been chosen."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from vitrine.compare.metric import Metric
 from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import Difference
+from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.text import listed, plural
 
@@ -16,11 +15,47 @@ SEVERAL = 3  # rows from which a mean is the best of many
 LISTED = 4
 
 
-def best_sentences(
+def may_be_best(
     table: Table,
     metric: Metric,
     pooled: PooledVariance | None,
     difference: Callable[..., Difference],
+) -> tuple[list[ConfigurationRow], str]:
+    """Return the rows that are not worse than the best mean, that one first, with 95 % confidence (Hsu, 1984).
+
+    Of two rows, both are returned unless the two-sided interval of their difference excludes zero, as their verdict
+    has it. Where rows have too few seeds to tell, none is.
+
+    Args:
+        table: the rows.
+        metric: what they are compared by.
+        pooled: the variance of all rows, if they share one.
+        difference: of two rows, ``difference(row, other, family)``.
+
+    Returns:
+        The rows; and on which images that holds, if only on these: ``, on these 360 images``.
+    """
+    means = [mean_of(row, metric) for row in table.rows]
+    if len(means) < 2 or min(mean.count for mean in means) < MIN_SEEDS:
+        return [], ""
+    best = table.rows[_index_of_best(means, metric)]
+    method = "bonferroni" if pooled is None else "dunnett"
+    family = Family(len(means) - 1, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
+    left, where = [best], ""
+    for row in table.rows:
+        if row is not best:
+            found = difference(best, row, family)
+            lead = -found.high if metric.lower_is_better else found.low
+            left += [] if lead > 0 else [row]  # NaN leaves a row in
+            where = where or on_these_images(best, found, metric)
+    return left, where
+
+
+def best_sentences(
+    table: Table,
+    metric: Metric,
+    candidates: Sequence[ConfigurationRow],
+    where: str,
     *,
     fixed: bool,
 ) -> list[str]:
@@ -29,15 +64,14 @@ def best_sentences(
     Args:
         table: the rows.
         metric: what they are compared by.
-        pooled: the variance of all rows, if they share one.
-        difference: of two rows, ``difference(row, other, family)``.
+        candidates: the rows that may be the best (:func:`may_be_best`).
+        where: on which images that holds, if only on these.
         fixed: whether the number of seeds was set beforehand, and means are over all runs. Otherwise only the best mean
             is named.
     """
     values = [row.values_by_seed(metric.name) for row in table.rows]
     means = [mean_of(row, metric) for row in table.rows]
-    first = min if metric.lower_is_better else max
-    best = first(range(len(means)), key=lambda index: means[index].mean)
+    best = _index_of_best(means, metric)
     row, mean = table.rows[best], means[best]
     runs = plural(mean.count, row.repetitions if row.is_main_effect or row.overlap else "run")
     value = f"{metric.interval(mean.mean, mean.low, mean.high)}{metric.unit} over {runs}"
@@ -49,35 +83,24 @@ def best_sentences(
     corrected = corrected_over_seeds(values, best, row.overlap)
     if corrected is not None and metric.value(corrected) != metric.value(mean.mean):
         sentences[0] += f"; {metric.value(corrected)} corrected for choosing the best of {len(means)}"
-    if min(mean.count for mean in means) >= MIN_SEEDS:
-        sentences.append(_candidates(table, row, metric, pooled, difference))
+    if candidates:
+        sentences.append(_candidates_sentence(candidates, len(table.rows), where))
     return [*sentences, *_on_fresh_seeds(row)]
 
 
-def _candidates(
-    table: Table,
-    best: ConfigurationRow,
-    metric: Metric,
-    pooled: PooledVariance | None,
-    difference: Callable[..., Difference],
-) -> str:
-    """Which rows may be the best: those that are not worse than the best mean (Hsu, 1984)."""
-    method = "bonferroni" if pooled is None else "dunnett"
-    family = Family(len(table.rows) - 1, method, one_sided=True, pooled=pooled is not None)
-    left, where = [best], ""
-    for row in table.rows:
-        if row is not best:
-            found = difference(best, row, family)
-            found = replace(found, low=-found.high, high=-found.low) if metric.lower_is_better else found
-            left += [] if found.low > 0 else [row]  # NaN leaves a row in
-            where = where or on_these_images(best, found, metric)
+def _index_of_best(means: Sequence[ConfidenceInterval], metric: Metric) -> int:
+    first = min if metric.lower_is_better else max
+    return first(range(len(means)), key=lambda index: means[index].mean)
+
+
+def _candidates_sentence(candidates: Sequence[ConfigurationRow], rows: int, where: str) -> str:
     sure = f"with 95 % confidence{where},"
-    if len(left) == 1:
-        return f"{sure} {best.label} is the best of all {len(table.rows)}"
-    if len(left) == len(table.rows):
-        return f"{sure} any of the {len(left)} may be the best"
-    labels = listed([row.label for row in left], LISTED)
-    return f"{sure} the best of all {len(table.rows)} is among {len(left)} of them: {labels}"
+    if len(candidates) == 1:
+        return f"{sure} {candidates[0].label} is the best of all {rows}"
+    if len(candidates) == rows:
+        return f"{sure} any of the {rows} may be the best"
+    labels = listed([row.label for row in candidates], LISTED)
+    return f"{sure} the best of all {rows} is among {len(candidates)} of them: {labels}"
 
 
 def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:

@@ -78,6 +78,11 @@ class Comparison:
     caveats: list[str]
     predictions: dict[str, Predictions]
 
+    @property
+    def sentences(self) -> list[str]:
+        """All findings: about the table, then about each row."""
+        return [*self.findings.sentences, *(said for tested in self.findings.comparisons for said in tested.sentences)]
+
     @cached_property
     def runs(self) -> list[RunResult]:
         """The runs that are compared."""
@@ -130,7 +135,7 @@ def compare(
     unequal = unequal_images(finished, chosen)
     if unequal and not accept_changed_data:
         sets = list(dict.fromkeys(filter(None, (run.data for run in finished))))
-        only = f" (data={sets[0]} leaves out others)" if len(sets) > 1 else ""
+        only = f" (data={sets[0]} leaves out others, --across data compares on each)" if len(sets) > 1 else ""
         hint = f"give runs of only one of them{only}, or --accept-changed-data"
         raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
     configurations = tabulate(finished)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vitrine.compare.best import best_sentences
+from vitrine.compare.best import best_sentences, may_be_best
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.failures import FailureRate, failure_rate
 from vitrine.compare.folds import overlap_of
@@ -74,12 +74,14 @@ class Findings:
         baseline: the row that others are compared with.
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
+        candidates: rows that may be the best, with 95 % confidence; empty where that cannot be told.
         method: the test behind intervals and p-values, in a sentence; empty if nothing was tested.
     """
 
     baseline: ConfigurationRow
     comparisons: list[BaselineComparison]
     sentences: list[str]
+    candidates: list[ConfigurationRow]
     method: str = ""
 
 
@@ -160,7 +162,8 @@ def findings(
 
     survivors = {rate.share for rate in failed.values()}
     fixed = decision is None and growth is None and len(survivors) == 1
-    best = best_sentences(table, metric, pooled, against, fixed=fixed)
+    candidates, where = may_be_best(table, metric, pooled, against) if fixed else ([], "")
+    best = best_sentences(table, metric, candidates, where, fixed=fixed)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None
     levene = math.nan if rest is None else levene_p(rest)
@@ -169,7 +172,7 @@ def findings(
     method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(1 - decision.alpha)
-    return Findings(baseline, comparisons, sentences, method)
+    return Findings(baseline, comparisons, sentences, candidates, method)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:

@@ -137,7 +137,7 @@ class Table:
             runs.setdefault(row.values[column], {}).update(
                 {(*rest, seed) if rest else seed: run for seed, run in row.runs.items()}
             )
-        rows = [ConfigurationRow(_label({column: value}), {column: value}, some) for value, some in runs.items()]
+        rows = [ConfigurationRow(label_of({column: value}), {column: value}, some) for value, some in runs.items()]
         confounded = {key: values for key, values in self.confounded.items() if not self._follows(key, others)}
         return Table([column], rows, confounded, self.superseded)
 
@@ -185,6 +185,17 @@ def mean_by_seed(values: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     return {seed: sum(some) / len(some) for seed, some in seeds.items()}
 
 
+def label_of(values: Mapping[str, str]) -> str:
+    """Return the name in a sentence of a row with these values in its columns."""
+    if not values:
+        return "the configuration"
+    if len(values) == 1:
+        ((name, value),) = values.items()
+        is_name = value[:1].isalpha() and value not in ("null", "true", "false") and not name.startswith(SOURCE)
+        return value if is_name else f"{name}={value}"
+    return ", ".join(f"{name}={value}" for name, value in _applicable(values).items())
+
+
 def tabulate(runs: Sequence[RunResult]) -> Table:
     """Group finished runs, given in the order they were started, by configuration."""
     known = {key for run in runs for key in run.config if distinguishes(key, run.data)}
@@ -207,7 +218,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
             if run.repetition in kept:
                 superseded.append(kept[run.repetition])
             kept[run.repetition] = run
-        rows.append(ConfigurationRow(_label(chosen), chosen, kept))
+        rows.append(ConfigurationRow(label_of(chosen), chosen, kept))
     return Table(list(columns), rows, confounded, superseded)
 
 
@@ -335,16 +346,6 @@ def _is_determined_by(values: Sequence[str], rows: Sequence[tuple[str, ...]]) ->
     """Whether equal ``rows``, the values of some columns, have equal ``values``."""
     first: dict[tuple[str, ...], str] = {}
     return all(first.setdefault(row, value) == value for row, value in zip(rows, values, strict=True))
-
-
-def _label(values: Mapping[str, str]) -> str:
-    if not values:
-        return "the configuration"
-    if len(values) == 1:
-        ((name, value),) = values.items()
-        is_name = value[:1].isalpha() and value not in ("null", "true", "false") and not name.startswith(SOURCE)
-        return value if is_name else f"{name}={value}"
-    return ", ".join(f"{name}={value}" for name, value in _applicable(values).items())
 
 
 def _applicable(values: Mapping[str, str]) -> Mapping[str, str]:

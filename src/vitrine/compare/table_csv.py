@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from vitrine.compare.across import AcrossComparison
 from vitrine.compare.comparison import Comparison, RowSummary, range_of
 from vitrine.compare.costs import FLOPS, PARAMETERS
 from vitrine.compare.findings import BaselineComparison
@@ -17,7 +18,7 @@ from vitrine.text import printable, without_formula
 MEMORY = ("peak_memory", "peak_gpu_memory")  # bytes, the largest of the row's runs
 
 
-def write_csv(compared: Comparison, path: Path) -> None:
+def write_csv(compared: Comparison | AcrossComparison, path: Path) -> None:
     """Write :func:`csv_text` to ``path``, atomically.
 
     Raises:
@@ -30,17 +31,25 @@ def write_csv(compared: Comparison, path: Path) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
-def csv_text(compared: Comparison) -> str:
-    """Return a heading, and a line for each row of the table in its order.
+def csv_text(compared: Comparison | AcrossComparison) -> str:
+    """Return a heading, and a line for each row of the table in its order; across a key, for each of its values.
 
     Accuracies and their differences are in [0, 1], losses in nats, times in seconds, memory in bytes. A number that the
     table does not have, or that is not one number, is an empty cell.
     """
-    text = io.StringIO()
-    lines = [_numbers(compared, summary) for summary in compared.summaries]
+    if isinstance(compared, AcrossComparison):
+        lines = [
+            {compared.key: value, **row.values, **_numbers(found, row.summaries[value])}
+            for value, found in compared.comparisons.items()
+            for row in compared.rows
+            if value in row.summaries
+        ]
+    else:
+        lines = [_numbers(compared, summary) for summary in compared.summaries]
+    text, names = io.StringIO(), list(dict.fromkeys(name for line in lines for name in line))
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_cell, lines[0]))
-    writer.writerows(map(_cell, line.values()) for line in lines)
+    writer.writerow(map(_cell, names))
+    writer.writerows([_cell(line.get(name)) for name in names] for line in lines)
     return text.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Format a comparison's table: for the terminal, in Markdown, in LaTeX, and as cells for the report."""
+"""Format the table of a comparison, or of one across a key: terminal, Markdown, LaTeX, and cells for the report."""
 
 import math
 import re
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table as Grid
 from rich.text import Text
 
+from vitrine.compare.across import MARKS, AcrossComparison, AcrossRow
 from vitrine.compare.comparison import Comparison, RowSummary
 from vitrine.compare.costs import COSTS, Cost
 from vitrine.compare.findings import BaselineComparison
@@ -28,9 +29,14 @@ LATEX = {
     "±": r"$\pm$",
     "<": "$<$",
     ">": "$>$",
+    "▲": r"$\uparrow$",
+    "▼": r"$\downarrow$",
     MISSING: "--",
 }
 MARKDOWN = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+
+
+Compared = Comparison | AcrossComparison
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,14 @@ class Heading:
 
     title: str
     number: bool = True
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """The text of a cell, and whether it is set in bold."""
+
+    text: str
+    bold: bool = False
 
 
 def headings(compared: Comparison) -> list[Heading]:
@@ -70,27 +84,51 @@ def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     return values
 
 
-def terminal(compared: Comparison) -> Grid:
+def across_headings(across: AcrossComparison) -> list[Heading]:
+    """Return the headings of a table across a key: columns that differ between rows, then the key's values."""
+    columns = [one_line(name) for name in across.columns] or ["configuration"]
+    return [
+        *(Heading(name, number=False) for name in columns),
+        *(Heading(one_line(value)) for value in across.comparisons),
+    ]
+
+
+def across_cells(across: AcrossComparison, row: AcrossRow) -> list[TableCell]:
+    """Return a row's cells, one per heading: mean and interval under each value, bold if it may be the best."""
+    names = [one_line(row.values[name]) for name in across.columns] or [row.label]
+    found = [TableCell(name) for name in names]
+    for value in across.comparisons:
+        summary = row.summaries.get(value)
+        mean = None if summary is None else summary.interval
+        text = MISSING if mean is None else across.metric.interval(mean.mean, mean.low, mean.high)
+        mark = MARKS.get(across.verdict(row, value), "")
+        found.append(TableCell(f"{mark} {text}".lstrip(), bold=across.may_be_best(row, value)))
+    return found
+
+
+def terminal(compared: Compared) -> Grid:
     """Return the table for a terminal, as a rich table."""
+    titles, rows = _table(compared)
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings(compared):
+    for heading in titles:
         grid.add_column(heading.title, justify="right" if heading.number else "left")
-    for summary in compared.summaries:
-        grid.add_row(*map(Text, cells(compared, summary)))
+    for row in rows:
+        grid.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
     return grid
 
 
-def markdown(compared: Comparison) -> str:
+def markdown(compared: Compared) -> str:
     """Return the table, the findings and the caveats in GitHub's Markdown."""
-    titles = headings(compared)
+    titles, rows = _table(compared)
     lines = [_markdown_line([_markdown_text(heading.title) for heading in titles])]
     lines.append(_markdown_line(["--:" if heading.number else "---" for heading in titles]))
-    for summary in compared.summaries:
-        lines.append(_markdown_line(map(_markdown_text, cells(compared, summary))))
+    for row in rows:
+        texts = [_markdown_text(cell.text) for cell in row]
+        lines.append(
+            _markdown_line(f"**{text}**" if cell.bold else text for text, cell in zip(texts, row, strict=True))
+        )
     lines += ["", *map(_markdown_item, compared.notes)] if compared.notes else []
-    found = compared.findings
-    sentences = [*found.sentences, *(sentence for tested in found.comparisons for sentence in tested.sentences)]
-    lines += ["", *map(_markdown_item, sentences)]
+    lines += ["", *map(_markdown_item, compared.sentences)]
     lines += [_markdown_item(f"caveat: {caveat}") for caveat in compared.caveats]
     return "\n".join(lines)
 
@@ -101,14 +139,20 @@ def split_command(sentence: str) -> tuple[str, str]:
     return said, command[0] if command else ""
 
 
-def latex(compared: Comparison) -> str:
+def latex(compared: Compared) -> str:
     r"""Return the table as a LaTeX tabular, which needs ``\usepackage{booktabs}``; notes below it are comments."""
-    titles = headings(compared)
+    titles, rows = _table(compared)
     lines = [f"\\begin{{tabular}}{{{''.join('r' if heading.number else 'l' for heading in titles)}}}", "\\toprule"]
-    lines += [_latex_line([heading.title for heading in titles]), "\\midrule"]
-    lines += [_latex_line(cells(compared, summary)) for summary in compared.summaries]
+    lines += [_latex_line([TableCell(heading.title) for heading in titles]), "\\midrule"]
+    lines += map(_latex_line, rows)
     comments = [f"% {one_line(note)}" for note in compared.notes]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *comments])
+
+
+def _table(compared: Compared) -> tuple[list[Heading], list[list[TableCell]]]:
+    if isinstance(compared, AcrossComparison):
+        return across_headings(compared), [across_cells(compared, row) for row in compared.rows]
+    return headings(compared), [list(map(TableCell, cells(compared, summary))) for summary in compared.summaries]
 
 
 def _costs(compared: Comparison) -> list[Cost]:
@@ -148,7 +192,8 @@ def _markdown_line(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _latex_line(texts: Sequence[str]) -> str:
-    escaped = [re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match[0]], text) for text in texts]
-    line = " & ".join(escaped) + r" \\"
+def _latex_line(row: Sequence[TableCell]) -> str:
+    escaped = [re.sub("|".join(map(re.escape, LATEX)), lambda match: LATEX[match[0]], cell.text) for cell in row]
+    texts = [rf"\textbf{{{text}}}" if cell.bold else text for text, cell in zip(escaped, row, strict=True)]
+    line = " & ".join(texts) + r" \\"
     return re.sub(r"^[*\[]", r"{\g<0>}", line)  # after a line break, they would be its option

@@ -164,10 +164,8 @@ def print_trials(sweep: SweepSummary) -> None:
             *varying_cells(sweep.keys, varies), value, format_seconds(result.seconds), escape(one_line(status))
         )
     print_table(table)
-    if best := sweep.best:
-        command = printable(best.command(sweep.common))
-        print(f"\nbest on validation: {describe_best(best, [sweep.metric])}\n  {command}")
-        print_selection(best, sweep.common, sweep.varies, sweep.results, sweep.metric)
+    if sweep.findings is None:
+        _print_best(sweep.common, sweep.varies, sweep.results, sweep.metric)
     if sweep.findings:
         print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
@@ -185,12 +183,34 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         print_table(_table_of_trials(sweep, results))
     else:
         _print_configurations(sweep, results)
-    if best := sweep.best(results):
-        print(f"\nbest on validation: {describe_best(best, [METRIC])}\n  {best.command(sweep.shared)}")
-        print_selection(best, sweep.shared, [trial.varies for trial in sweep.trials], results, METRIC)
+    varies = [trial.varies for trial in sweep.trials]
+    _print_best(sweep.shared, varies, results, METRIC)
     print_location(sweep)
-    _warn_of_mixtures([trial.varies for trial in sweep.trials], results)
+    _warn_of_mixtures(varies, results)
     print_failures(sweep, results)
+
+
+def _print_best(
+    common: Sequence[str], varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str
+) -> None:
+    """Print the best configuration with its command, of each data set: which of these is easier is no choice."""
+    for some, theirs in _by_data_set(varies, results):
+        if best := best_configuration(some, theirs, metric):
+            command = printable(best.command(common))
+            print(f"\nbest on validation: {describe_best(best, [metric])}\n  {command}")
+            print_selection(best, common, some, theirs, metric)
+
+
+def _by_data_set(
+    varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]
+) -> list[tuple[list[Mapping[str, str]], list[TrialResult]]]:
+    """Overrides and results of the trials on each data set that a sweep names."""
+    found: dict[str, tuple[list[Mapping[str, str]], list[TrialResult]]] = {}
+    for overrides, result in zip(varies, results, strict=True):
+        some, theirs = found.setdefault(overrides.get("data", ""), ([], []))
+        some.append(overrides)
+        theirs.append(result)
+    return list(found.values())
 
 
 def _table_of_trials(sweep: Sweep, results: Sequence[TrialResult]) -> Table:
@@ -248,13 +268,15 @@ def describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
 
 def print_location(sweep: Sweep) -> None:
     """Print where a sweep is, and how to compare its runs."""
-    compare = f"{program('compare')} {shlex.quote(str(sweep.folder))}"
+    across = " --across data" if "data" in sweep.keys else ""  # each data set has its own test images
+    compare = f"{program('compare')} {shlex.quote(str(sweep.folder))}{across}"
     print(printable(f"\nsweep folder  {sweep.folder}\ncompare       {compare}"), flush=True)
 
 
 def _warn_of_mixtures(varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]) -> None:
     warn(mixed_versions(list(members.values()) for members in by_configuration(varies, results).values()))
-    warn(mixed_images(varies, results))
+    for some, theirs in _by_data_set(varies, results):
+        warn(mixed_images(some, theirs))
 
 
 def mixed_versions(groups: Iterable[Collection[TrialResult]]) -> str:
