@@ -276,3 +276,23 @@ def test_interpolations_of_paths_are_resolved_whatever_else_varies(tmp_path, mon
     varied = [point.config for point in points("train", [outputs, *roots], multirun=True)]
     assert [config.data.root for config in varied] == [f"{tmp_path}/a", "b"]
     assert {config.paths.output_dir for config in varied} == {f"{tmp_path}/1"}
+
+
+def test_one_choice_at_a_time_with_every_seed_and_data_set():
+    given = ["sweep=ablation", "model=vit_nano", "data=digits,mnist", "position=learned,rope,none", "seed=0,1"]
+    found = [point.varies for point in points("train", [*given, "patch=2,4", "data.image_size=28"], multirun=True)]
+    chosen = [("learned", "2"), ("rope", "2"), ("none", "2"), ("learned", "4")]
+    expected = [
+        {"data": data, "position": position, "seed": seed, "patch": patch}
+        for position, patch in chosen
+        for data in ("digits", "mnist")
+        for seed in ("0", "1")
+    ]
+    assert found == expected
+    decided = points(
+        "train", ["sweep=decide", "sweep.one_at_a_time=true", *given[1:2], *given[3:4], "patch=2,4"], multirun=True
+    )
+    assert len(decided) == 4
+    searched = ["model=vit_nano", "sweep=ablation", "sweep.sampler=random", "sweep.n_trials=2", "patch=2,4"]
+    with pytest.raises(ConfigError, match=r"sweep.one_at_a_time=True\n +has no effect in a search"):
+        points("train", searched, multirun=True)

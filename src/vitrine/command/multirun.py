@@ -25,7 +25,7 @@ from vitrine.command.space import Interval, Space, as_overrides, feasible_start,
 from vitrine.command.spelling import key_of, spelled, spelled_values
 from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
-from vitrine.config.sweep import READ_BY, SweepConfig
+from vitrine.config.sweep import CROSSED, READ_BY, SweepConfig
 from vitrine.config.trust import refusal
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -122,7 +122,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
     if not found:
         written = quote(as_overrides(space, overrides))
         listed += OverridesParser.create(config_loader=loader).parse_overrides(written)
-    return _grid(composer, listed, found)
+    return _grid(composer, listed, found, one_at_a_time=sweep.one_at_a_time)
 
 
 def several_values(command: str, swept: Sequence[Override]) -> list[Fault]:
@@ -151,16 +151,23 @@ def value_text(override: Override) -> str:
     return (override.input_line or "").partition("=")[2].replace("'", "")
 
 
-def _grid(composer: Composer, overrides: Sequence[Override], found: list[Fault]) -> list[Point]:
-    """Return the runs of all combinations of values; their faults are added to ``found``."""
+def _grid(
+    composer: Composer, overrides: Sequence[Override], found: list[Fault], *, one_at_a_time: bool = False
+) -> list[Point]:
+    """Return the runs of all combinations of values, or of one that changes at a time; faults are added to ``found``."""
     points: list[Point] = []
     swept = [override for override in overrides if override.is_sweep_override()]
-    count = prod(sum(1 for _ in override.sweep_string_iterator()) for override in swept)
+    lengths = {key_of(override): sum(1 for _ in override.sweep_string_iterator()) for override in swept}
+    changed = [lengths.pop(key) for key in [*lengths] if one_at_a_time and key not in CROSSED]
+    count = prod(lengths.values()) * (1 + sum(length - 1 for length in changed))
     if count > MAX_TRIALS:
         given = " ".join(override.input_line or "" for override in swept)
         found.append(Fault(given, "", f"are {count:,} combinations; {TOO_MANY}"))
         return points
-    made = [(chosen, varies, composer.checked(quote(chosen))) for chosen, varies in _combinations(overrides)]
+    made = [
+        (chosen, varies, composer.checked(quote(chosen)))
+        for chosen, varies in _combinations(overrides, one_at_a_time=one_at_a_time)
+    ]
     for chosen, varies, config in _without_idle_options(composer, overrides, made):
         if isinstance(config, ConfigError):
             found += config.faults
@@ -315,8 +322,8 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     return Point(config, fixed, space=space)
 
 
-def _combinations(overrides: Sequence[Override]) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield all overrides, and the varying ones, for every combination of values."""
+def _combinations(overrides: Sequence[Override], *, one_at_a_time: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield all overrides, and the varying ones, for every combination of values; or for one that changes at a time."""
     values: dict[str, list[str]] = {}
     swept = set()
     for override in overrides:
@@ -324,10 +331,20 @@ def _combinations(overrides: Sequence[Override]) -> Iterator[tuple[list[str], di
         values[key] = spelled_values(override)
         if override.is_sweep_override():
             swept.add(key)
-    for combination in product(*values.values()):
+    for combination in _one_at_a_time(values) if one_at_a_time else product(*values.values()):
         chosen = dict(zip(values, combination, strict=True))
         texts = [f"{key}={value}" for key, value in chosen.items()]
         yield texts, {key: _unquoted(value) for key, value in chosen.items() if key in swept}
+
+
+def _one_at_a_time(values: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """Yield the first value of each key; then each other value with the first of other keys. ``CROSSED`` keys vary."""
+    first = {key: some if key in CROSSED else some[:1] for key, some in values.items()}
+    yield from product(*first.values())
+    for key, some in values.items():
+        if key not in CROSSED:
+            for value in some[1:]:
+                yield from product(*(first | {key: [value]}).values())
 
 
 def _unquoted(value: str) -> str:

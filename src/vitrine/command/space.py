@@ -214,6 +214,10 @@ def _idle_keys(sweep: SweepConfig) -> Iterator[Fault]:
             problem = "applies to decisions only: sweep=decide"
             if field.name == "metric" and sweep.sampler is not None and value in OBJECTIVES:
                 near = f"sweep.metrics=[{value}]"
+        elif field.name == "one_at_a_time":
+            if sweep.sampler is None:
+                continue
+            problem = "has no effect in a search: sweep.sampler chooses which values are combined"
         elif field.name not in DECISION_KEYS and sweep.sampler is None:
             problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
         else:

@@ -28,6 +28,9 @@ DECISION_METHODS = ("group_sequential", "anytime")
 DECISION_KEYS = ("metric", "alpha", "difference", "min_seeds", "max_seeds")
 DECISION_METRICS = VALIDATION + TEST
 
+# Keys and groups that repeat a comparison in place of adding a choice to it.
+CROSSED = ("seed", "data.fold", "data")
+
 # Hydra's own settings: how runs are carried out, not what they are.
 HYDRA = Facts(affects_result=False, shared_by_trials=True)
 
@@ -40,6 +43,8 @@ class SweepConfig:
         name: folder under ``sweeps/``; null is a name made from the overrides.
         space: keys or groups with lists of values; overrides take precedence. In a search also intervals, ``{low:
             1e-4, high: 1e-2, log: true}`` (command/space.py).
+        one_at_a_time: run the first value of every key together, and each other value alone in place of its key's
+            first; each with every seed, fold and data set. Otherwise every combination runs.
         sampler: how a search chooses trials; null runs every combination instead of a search.
         n_trials: total number of trials of a search; null with the grid sampler is every combination.
         repeats: runs of each trial of a search, with successive seeds; their mean ranks it.
@@ -58,6 +63,7 @@ class SweepConfig:
 
     name: str | None = None
     space: dict[str, Any] = setting({})
+    one_at_a_time: bool = False
     sampler: str | None = choice(SAMPLERS, None)
     n_trials: int | None = number(None, ge=1, le=1_000_000)
     repeats: int = number(1, ge=1, le=100)
