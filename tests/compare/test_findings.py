@@ -16,6 +16,7 @@ from vitrine.compare.simultaneous import Family, PooledVariance
 from vitrine.compare.statistics import difference, largest_spread, seeds_needed
 from vitrine.compare.table_formats import cells
 from vitrine.errors import RunError
+from vitrine.runs import RunRecord
 
 THESE = ", on these 360 images"  # where no predictions are stored
 
@@ -840,3 +841,16 @@ def test_pairs_that_all_differ_by_the_same_tell_of_no_power_where_a_run_is_lost(
     (sentence,) = sentences_of(tmp_path)["rope"]
     assert sentence.startswith("rope and learned: no significant difference over 4 and 5 seeds")
     assert "power" not in sentence
+
+
+def test_images_that_come_in_groups_are_no_independent_sample(tmp_path, write_run, plain_config):
+    for scheme in ("learned", "rope"):
+        for seed in range(3):
+            path = write_run(tmp_path, f"position={scheme}", seed=seed, acc=0.9 + seed / 100)
+            record = RunRecord.open(path)
+            config = record.config | {"data": record.config["data"] | {"group": "patient"}}
+            record.write_config(config)
+    caveats = compare(load_results([tmp_path])).caveats
+    (caveat,) = (text for text in caveats if "groups" in text)
+    assert caveat.startswith("test images come in groups (data.group=patient)")
+    assert not any("groups" in text for text in compare(load_results([tmp_path]), metric="val/acc").caveats)

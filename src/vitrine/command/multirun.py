@@ -154,7 +154,7 @@ def value_text(override: Override) -> str:
 def _grid(
     composer: Composer, overrides: Sequence[Override], found: list[Fault], *, one_at_a_time: bool = False
 ) -> list[Point]:
-    """Return the runs of all combinations of values, or of one that changes at a time; faults are added to ``found``."""
+    """Return the runs of all combinations, or with one value changed at a time; faults are added to ``found``."""
     points: list[Point] = []
     swept = [override for override in overrides if override.is_sweep_override()]
     lengths = {key_of(override): sum(1 for _ in override.sweep_string_iterator()) for override in swept}

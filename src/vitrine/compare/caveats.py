@@ -59,6 +59,7 @@ def caveats(
     return [
         *_few_seeds(table),
         *_different_data(table, runs),
+        *_grouped_images(metric, runs),
         *_different_conditions(table, runs),
         *_confounded_or_selected(table, metric, runs),
         *_left_out(table, unfinished, damaged),
@@ -83,6 +84,16 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         yield _fold_caveat(table)
     elif len(groups := groups_of(runs, lambda run: run.facts.get("validation"))) > 1:
         yield f"runs selected their checkpoints on different validation splits: {sizes(groups)}"
+
+
+def _grouped_images(metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:
+    """Yield that images of one group are no independent sample."""
+    groups = {str(group) for run in runs if (group := run.config.get("data.group"))}
+    if groups and metric.name.startswith("test/"):
+        yield (
+            f"test images come in groups (data.group={' and '.join(sorted(groups))}), and intervals for other images "
+            "take each as independent, so they are too short: they hold for these images (--fixed-images)"
+        )
 
 
 def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:

@@ -71,6 +71,7 @@ class DataConfig:
         drop_last: leave out the images of an epoch that do not fill a batch; otherwise they are a last, smaller one.
         val_fraction: fraction of the training images in the validation split.
         val_seed: seed of that split.
+        group: what tells images of one patient, say, which no two splits or folds share (data/groups.py).
         folds, fold: cross-validation: the training images in ``folds`` parts, drawn by ``val_seed``; part number
             ``fold``, from 0, is the validation split, in place of ``val_fraction``.
         hold_out: whether the validation split is kept from training; if not, validation measures memorisation.
@@ -80,8 +81,7 @@ class DataConfig:
         sampling: an epoch is every image once (``shuffle``), or as many draws, equally many of each class
             (``balanced``).
         storage: where images are during training: decoded on the ``device`` or in ``memory``, or streamed from
-            ``disk``;
-            ``auto`` is the first of these with enough room (data/placement.py).
+            ``disk``; ``auto`` is the first of these with enough room (data/placement.py).
         workers: processes that decode streamed images, per rank; null depends on the number of cores.
     """
 
@@ -104,6 +104,7 @@ class DataConfig:
     drop_last: bool = True
     val_fraction: float = number(0.1, gt=0, lt=1)
     val_seed: int = number(0, ge=0, le=2**32 - 1)
+    group: str | None = None
     folds: int | None = number(None, ge=2, le=1000)
     fold: int | None = number(None, ge=0, le=999, in_comparisons=False)
     hold_out: bool = True

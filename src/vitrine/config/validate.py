@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
+from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import facts, keys, sections_where, value_at
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
@@ -369,6 +370,7 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     (("data.mean", "data.std"), _channel_statistics),
     (("data.resize",), _own_files),
+    ((), group_faults),
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),

@@ -19,7 +19,7 @@ from vitrine.data.leakage import warn_of_leakage
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once, batches_per_epoch
 from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
-from vitrine.data.split import TrainValSplit, split_fold, split_train_val, strata, training_subset
+from vitrine.data.split import TrainValSplit, split_fold, split_groups, split_train_val, strata, training_subset
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import build_mixing
 from vitrine.errors import DataError
@@ -158,11 +158,16 @@ class ImageDataModule(pl.LightningDataModule):
                 problem = "is for data without a validation split of its own, which this has"
                 raise DataError(f"data.folds={data.folds} {problem}")
             return None
-        groups = strata(train.first_labels, data.folds or 2, classes)
+        labels = strata(train.first_labels, data.folds or 2, classes)
         names = () if data.multi_label else classes
+        if data.group is not None:
+            if "train" not in self.dataset.groups:
+                raise DataError(f"data.group={data.group}: {data.root} is packed, without groups; train from its files")
+            of_images = self.dataset.groups["train"]
+            return split_groups(labels, of_images, data.folds, data.fold or 0, data.val_fraction, data.val_seed, names)
         if data.folds is not None and data.fold is not None:
-            return split_fold(groups, data.folds, data.fold, data.val_seed, names)
-        return split_train_val(groups, data.val_fraction, data.val_seed, names)
+            return split_fold(labels, data.folds, data.fold, data.val_seed, names)
+        return split_train_val(labels, data.val_fraction, data.val_seed, names)
 
     def _train_and_val(self) -> tuple[Split, Split]:
         """Return the images to train on, all or a subset, and those to validate on."""

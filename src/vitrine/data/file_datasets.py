@@ -10,6 +10,7 @@ import torch
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import fixed
 from vitrine.data.decode import MODES, Decoder, ImageFile, ImageFiles
+from vitrine.data.groups import group_of, likely_groups, refuse_shared
 from vitrine.data.hub_dataset import HubDataset
 from vitrine.data.image_csv import SEPARATOR, read_csv
 from vitrine.data.image_dataset import ImageDataset, Split
@@ -27,12 +28,24 @@ def imagefolder(config: DataConfig) -> ImageDataset:
     folder = scan_folder(config.root)
     if folder.left_out:
         report(f"warning: {config.root}: left out: {folder.left_out}; pictures are {', '.join(sorted(SUFFIXES))}")
-    return _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
+    dataset = _of_files(config, f"{config.root}/train", folder.root.name, folder.classes, _labelled(folder.splits))
+    if config.group is None:
+        return dataset
+    groups = {
+        split: [group_of(Path(*file.relative_to(folder.root).parts[2:]), config.group) for file, _ in images]
+        for split, images in folder.splits.items()
+    }
+    refuse_shared(groups, config.root)
+    return replace(dataset, groups=groups)
 
 
 def csv(config: DataConfig) -> ImageDataset:
     """Image files that a CSV file lists."""
-    table = read_csv(config.root, multi_label=config.multi_label, targets=config.targets)
+    table = read_csv(config.root, multi_label=config.multi_label, targets=config.targets, group=config.group)
+    refuse_shared(table.groups, config.root)
+    if config.group is None and (likely := likely_groups(table.unread)):
+        hint = f"data.group={likely} keeps the images of each together, in one split"
+        report(f"warning: {config.root}: column {likely} is not read; {hint}")
     if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
         hint = "data.multi_label=true makes them several labels of an image"
         report(f"warning: {config.root}: {listed(several, MAX_LISTED)} taken for one label each; {hint}")
@@ -42,6 +55,7 @@ def csv(config: DataConfig) -> ImageDataset:
         report(f"warning: {config.root}: no image of train has several labels, or none; {SEPARATOR} separates them")
     hot = len(table.classes) if config.multi_label else None
     dataset = _of_files(config, config.root, table.root.stem, table.classes, _labelled(table.splits, hot))
+    dataset = replace(dataset, groups=table.groups)
     if not config.targets:
         return dataset
     if (counts := [len(classes) for classes in table.targets.values()]) != config.target_classes:

@@ -29,13 +29,16 @@ MAX_LISTED = 3
 _NOT_UTF8 = re.compile(r"[\0\udc80-\udcff]")  # Python's stand-ins for other bytes; zeros are of UTF-16
 
 
-def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[str] = ()) -> LabelledFiles:
+def read_csv(
+    root: str | Path, *, multi_label: bool = False, targets: Sequence[str] = (), group: str | None = None
+) -> LabelledFiles:
     """Read the CSV file ``root``.
 
     Args:
         root: the file.
         multi_label: whether images have several labels, or none; of a single target.
         targets: names of the columns with classes; by default, ``label``.
+        group: name of the column with groups of images, if there is one.
 
     Raises:
         DataError: it is no CSV file with these columns, or not UTF-8; a row lacks a value or names an unknown split;
@@ -48,11 +51,13 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
             raise DataError(f"{root} is a folder{did_you_mean('data=imagefolder')}")
         hint = similar_path_hint(root, lambda entry: entry.suffix.lower() == ".csv")
         raise DataError(f"there is no file {root}{hint}")
+    read = columns if group is None else (*columns, group)
     found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
+    groups: dict[str, list[str]] = {}
     listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
     locations: list[tuple[Path, int]] = []  # of each file, with its line
     behind_links = cache(os.path.realpath)
-    for line, path, cells, split in _rows(root, columns, multi_label):
+    for line, path, cells, split in _rows(root, read, multi_label, unread := list[str]()):
         location = root.parent / path  # as it is written: behind a link, .. is not the folder before it
         if ".." in location.parts:
             same = f"{behind_links(location.parent)}/{location.name}"
@@ -62,6 +67,8 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
             raise DataError(_listed_twice(root, path, listed_in[same], (split, line)))
         listed_in[same] = split, line
         locations.append((location, line))
+        if group is not None:
+            groups.setdefault(split, []).append(cells.pop())
         labels = [split_labels(cell) if multi_label else [cell] for cell in cells]
         found.setdefault(split, []).append((location, labels))
     classes = {}
@@ -75,7 +82,7 @@ def read_csv(root: str | Path, *, multi_label: bool = False, targets: Sequence[s
         for split in SPLITS
         if split in found
     }
-    return LabelledFiles(root, classes[columns[0]], splits, classes)
+    return LabelledFiles(root, classes[columns[0]], splits, classes, groups, unread)
 
 
 def _label(labels: Sequence[Sequence[str]], indices: Sequence[Mapping[str, int]], multi_label: bool) -> Label:
@@ -110,11 +117,14 @@ def utf8_lines(file: Path) -> Iterator[str]:
             yield line
 
 
-def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> Iterator[tuple[int, str, list[str], str]]:
-    """Yield line number, path, content of ``columns``, and split of each row."""
+def _rows(
+    file: Path, columns: Sequence[str], multi_label: bool, unread: list[str]
+) -> Iterator[tuple[int, str, list[str], str]]:
+    """Yield line number, path, content of ``columns``, and split of each row; ``unread`` receives other columns."""
     try:
         rows = csv.DictReader(utf8_lines(file))
         _check_columns(file, ("path", *columns), rows.fieldnames or [])
+        unread += [name for name in rows.fieldnames or [] if name not in ("path", *columns, "split")]
         for row in rows:
             if any(row.get(None) or ()):
                 problem = "there are more cells than columns; quote cells that hold commas"

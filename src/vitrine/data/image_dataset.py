@@ -87,6 +87,7 @@ class ImageDataset:
         fingerprint: of the images as they were read (data/fingerprint.py); ``None`` if it was not computed.
         targets: names of the classes of each target of ``data.targets``, in this order.
         files: what the images are decoded from, by split; empty for arrays.
+        groups: name of the group of each image, by split; empty without ``data.group``.
     """
 
     classes: list[str]
@@ -96,6 +97,7 @@ class ImageDataset:
     fingerprint: Fingerprint | None = None
     targets: Mapping[str, list[str]] = field(default_factory=dict)
     files: Mapping[str, Sequence[ImageFile]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def splits(self) -> list[Split]:

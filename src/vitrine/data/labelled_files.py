@@ -19,6 +19,8 @@ class LabelledFiles:
         splits: (path, label) of each image, for ``train`` and, where there are any, ``val`` and ``test``; labels are of
             one kind.
         targets: names of the classes of each target, where the images can have several.
+        groups: name of the group of each image, by split, where they are asked for.
+        unread: names of the columns of a CSV file that are not read.
         left_out: what may be images that were not read, for people; empty if there are none.
     """
 
@@ -26,4 +28,6 @@ class LabelledFiles:
     classes: list[str]
     splits: Mapping[str, Sequence[tuple[Path, Label]]]
     targets: Mapping[str, list[str]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unread: Sequence[str] = ()
     left_out: str = ""

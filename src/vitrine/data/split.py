@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from vitrine.errors import DataError
 from vitrine.text import listed, plural
 
 MAX_LISTED = 3
+FINEST = 20  # parts of which a validation split of whole groups takes some
 
 
 def strata(labels: Tensor, smallest: int, classes: Sequence[str] = ()) -> Tensor:
@@ -82,9 +84,8 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
             f"the rarest class has {rarest}: each class needs 2, and each part as many as there are classes, {present}"
         )
     found = hold_out(labels, held_out, seed)
-    if len(lost := set(labels.tolist()) - set(labels[found.train].tolist())):
-        names = listed([classes[label] if classes else label for label in sorted(lost)], MAX_LISTED)
-        raise DataError(f"data.val_fraction={fraction:g} leaves no training image of {names}; give it a smaller value")
+    if lost := _lost_classes(labels, found.train, classes):
+        raise DataError(f"data.val_fraction={fraction:g} leaves no training image of {lost}; give it a smaller value")
     return found
 
 
@@ -141,6 +142,49 @@ def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequen
     return TrainValSplit(torch.from_numpy(train), torch.from_numpy(val))
 
 
+def split_groups(
+    labels: Tensor,
+    groups: Sequence[str],
+    folds: int | None,
+    fold: int,
+    fraction: float,
+    seed: int,
+    classes: Sequence[str] = (),
+) -> TrainValSplit:
+    """Split off a fold, or about ``fraction`` of the images, in whole groups, as alike in classes as these allow.
+
+    Args:
+        labels: (N,) int64.
+        groups: name of the group of each image.
+        folds: number of folds, or ``None`` for a fraction.
+        fold: number of the validation fold, from 0.
+        fraction: in (0, 1).
+        seed: of the random choice; it alone decides.
+        classes: names of the classes, for messages.
+
+    Raises:
+        DataError: there are too few groups, or all training images of a class are of the groups that are split off.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    count = len(set(groups))
+    if count < (needed := folds or 2):
+        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {needed} to split them")
+    parts, taken = folds or min(count, FINEST), [fold]
+    if folds is None:
+        taken = list(range(min(max(1, round(fraction * parts)), parts - 1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than parts
+        found = StratifiedGroupKFold(parts, shuffle=True, random_state=seed).split(groups, labels.numpy(), groups)
+        held_out = [val for number, (_, val) in enumerate(found) if number in taken]
+    val = torch.from_numpy(np.sort(np.concatenate(held_out)))
+    train = torch.ones(len(labels), dtype=torch.bool).index_fill(0, val, False).nonzero()[:, 0]
+    if lost := _lost_classes(labels, train, classes):
+        problem = "all are of groups that are in the validation split; another data.val_seed draws others"
+        raise DataError(f"data.group leaves no training image of {lost}: {problem}")
+    return TrainValSplit(train, val)
+
+
 def training_subset(
     labels: Tensor, seed: int, *, fraction: float | None = None, count: int | None = None, classes: Sequence[str] = ()
 ) -> Tensor:
@@ -164,6 +208,12 @@ def training_subset(
         most = count if count is not None else max(1, round((fraction or 1.0) * len(own)))
         chosen.append(own[rank[own].argsort()[:most]])
     return torch.cat(chosen).sort().values
+
+
+def _lost_classes(labels: Tensor, train: Tensor, classes: Sequence[str]) -> str:
+    """Name the classes that have no image at the indices ``train``; empty if all have one."""
+    lost = set(labels.tolist()) - set(labels[train].tolist())
+    return listed([classes[label] if classes else label for label in sorted(lost)], MAX_LISTED)
 
 
 def _check_alone(counts: Tensor, classes: Sequence[str]) -> None:

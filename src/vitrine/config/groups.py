@@ -1,0 +1,34 @@
+"""``data.group``: images that belong together, as those of a patient, a slide or a scene. Imports no torch.
+
+Images of one group are more alike than others. In two splits, they would let a model recognise the patient in place of
+the disease, and measured accuracies would be too high.
+"""
+
+from collections.abc import Iterator
+
+from vitrine.config.schema import TrainConfig
+from vitrine.errors import Fault
+from vitrine.text import nearest
+
+FOLDER, PREFIX = "folder", "prefix"
+OF_PATHS = (FOLDER, PREFIX)  # of class folders: the folder inside the class, or the file's name up to its first _
+OF_COLUMNS = ("path", "split")  # of a CSV file: these tell no groups
+
+
+def group_faults(config: TrainConfig) -> Iterator[Fault]:
+    """Yield what is wrong with ``data.group``."""
+    data = config.data
+    if (group := data.group) is None:
+        return
+
+    def near(given: str) -> str:
+        return f"data.group={found}" if (found := nearest(given, OF_PATHS)) else ""
+
+    if data.name == "imagefolder" and group not in OF_PATHS:
+        yield Fault("data.group", group, f"must be {FOLDER} or {PREFIX} with data=imagefolder", near(group))
+    elif data.name == "csv" and group in OF_COLUMNS:
+        yield Fault("data.group", group, f"must be a column that tells groups; {group} does not")
+    elif data.name not in ("imagefolder", "csv"):
+        yield Fault(
+            "data.group", group, f"is for data=imagefolder and csv, not for data={data.name}", "data.group=null"
+        )

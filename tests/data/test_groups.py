@@ -1,0 +1,165 @@
+"""Images of one group, as of a patient, are never in two splits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.running import write_image_folder
+
+from vitrine import compose
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.groups import group_of, likely_groups, refuse_shared
+from vitrine.data.split import split_groups
+from vitrine.errors import ConfigError, DataError
+
+LABELS = torch.arange(120).remainder(2)
+GROUPS = [f"P{number // 6}" for number in range(120)]  # twenty groups of six
+
+
+def module(root: Path, *overrides: str) -> ImageDataModule:
+    source = "csv" if root.suffix == ".csv" else "imagefolder"
+    given = ["model=vit_nano", f"data={source}", f"data.root={root}", "data.image_size=8", "patch=4"]
+    return ImageDataModule(compose([*given, f"paths.cache_dir={root.parent}/cache", "data.storage=disk", *overrides]))
+
+
+@pytest.fixture
+def patients(tmp_path):
+    """Forty images in two classes; in each, ten groups of two: the same names in both, as of patients with both."""
+    write_image_folder(tmp_path / "pictures")
+    for file in sorted((tmp_path / "pictures").rglob("*.png")):
+        file.rename(file.with_name(f"P{int(file.stem) // 2}_{file.name}"))
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def table(patients):
+    """The same images in a CSV file."""
+
+    def write(*splits: str) -> Path:
+        rows = ["path,label,patient,split"]
+        for number, file in enumerate(sorted(patients.rglob("*.png"))):
+            rows.append(f"{file},{file.parent.name},{file.stem.partition('_')[0]},{splits[number % len(splits)]}")
+        path = patients.parent / "table.csv"
+        path.write_text("\n".join(rows))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.1, 0.3, 0.5])
+def test_whole_groups_are_held_out_about_as_many_as_asked_for_and_alike_in_classes(fraction):
+    split = split_groups(LABELS, GROUPS, None, 0, fraction, seed=0)
+    assert sorted(torch.cat([split.train, split.val]).tolist()) == list(range(120))
+    assert {GROUPS[row] for row in split.train} & {GROUPS[row] for row in split.val} == set()
+    assert len(split.val) == pytest.approx(120 * fraction, abs=1)
+    assert LABELS[split.val].float().mean() == 0.5
+
+
+def test_the_seed_alone_draws_the_groups():
+    first, again, other = (split_groups(LABELS, GROUPS, None, 0, 0.2, seed=seed) for seed in (0, 0, 1))
+    assert first.hash == again.hash
+    assert first.hash != other.hash
+
+
+def test_each_group_is_in_one_fold():
+    folds = [split_groups(LABELS, GROUPS, 5, fold, 0.1, seed=0) for fold in range(5)]
+    assert sorted(row for split in folds for row in split.val.tolist()) == list(range(120))
+    assert sum(len({GROUPS[row] for row in split.val}) for split in folds) == 20
+
+
+def test_with_few_groups_one_is_held_out():
+    split = split_groups(LABELS[:18], GROUPS[:18], None, 0, 0.1, seed=0)
+    assert len(split.val) == 6
+    with pytest.raises(DataError, match=r"data\.group has 1 group of training images, and needs 2 to split them"):
+        split_groups(LABELS[:6], GROUPS[:6], None, 0, 0.1, seed=0)
+    with pytest.raises(DataError, match=r"data\.group has 3 groups of training images, and needs 5"):
+        split_groups(LABELS[:18], GROUPS[:18], 5, 0, 0.1, seed=0)
+
+
+def test_a_class_of_a_single_group_that_is_held_out_is_named():
+    labels = torch.tensor([0] * 12 + [1] * 6)
+    found = []
+    for seed in range(10):
+        try:
+            split = split_groups(labels, GROUPS[:18], None, 0, 0.1, seed=seed, classes=["well", "ill"])
+            assert labels[split.train].unique().tolist() == [0, 1]
+        except DataError as error:
+            found.append(str(error))
+    assert found
+    assert set(found) == {
+        "data.group leaves no training image of ill: all are of groups that are in the validation split; another "
+        "data.val_seed draws others"
+    }
+
+
+@pytest.mark.parametrize("key", ["data.val_fraction=0.2", "data.folds=5 data.fold=1"])
+@pytest.mark.parametrize("source", ["prefix", "folder", "patient"])
+def test_a_validation_split_shares_no_patient_with_training(source, key, patients, table):
+    root = patients
+    if source == "folder":
+        for file in sorted(patients.rglob("*.png")):
+            (file.parent / file.name.partition("_")[0]).mkdir(exist_ok=True)
+            file.rename(file.parent / file.name.partition("_")[0] / file.name)
+    elif source == "patient":
+        root = table("train")
+    found = module(root, f"data.group={source}", *key.split())
+    files = found._files()
+    names = {split: {Path(file).name.partition("_")[0] for file in files[split]} for split in files}
+    assert len(names["val"]) == 2
+    assert len(names["train"]) == 8
+    assert not names["val"] & names["train"]
+    assert len(found.val) == 8
+
+
+def test_a_group_in_two_splits_of_the_data_is_leakage(table):
+    root = table("train", "test")
+    with pytest.raises(DataError, match=r"table.csv: 10 groups with images in two splits, .*: P0 \(train and test\), "):
+        module(root, "data.group=patient")
+    assert module(root).test is not None, "without groups, nothing is known"
+
+
+def test_a_column_that_may_tell_groups_is_not_left_unread_in_silence(table, capsys):
+    root = table("train")
+    module(root)
+    assert "column patient is not read; data.group=patient keeps the images of each together" in capsys.readouterr().err
+    module(root, "data.group=patient")
+    assert "patient" not in capsys.readouterr().err
+    assert [likely_groups([name]) for name in ("Patient_ID", "subject id", "taken by")] == [
+        "Patient_ID",
+        "subject id",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "group", "message"),
+    [
+        ("imagefolder", "patient", "must be folder or prefix with data=imagefolder"),
+        ("imagefolder", "prefx", r"did you mean data.group=prefix\?"),
+        ("csv", "split", "must be a column that tells groups; split does not"),
+        ("digits", "folder", "is for data=imagefolder and csv, not for data=digits"),
+    ],
+)
+def test_what_tells_no_groups_is_refused(source, group, message, patients, table):
+    root = {"imagefolder": [f"data.root={patients}"], "csv": [f"data.root={table('train')}"], "digits": []}[source]
+    with pytest.raises(ConfigError, match=message):
+        compose(["model=vit_nano", f"data={source}", *root, f"data.group={group}"])
+
+
+def test_a_missing_column_or_value_is_named(table):
+    root = table("train")
+    with pytest.raises(DataError, match=r"has no column patent; .*rename patient to patent\?"):
+        module(root, "data.group=patent")
+    root.write_text(root.read_text().replace(",P3,", ",,", 1))
+    with pytest.raises(DataError, match="there is no patient"):
+        module(root, "data.group=patient")
+
+
+def test_files_without_a_group_are_named():
+    assert [group_of(Path("P7/x/1.png"), "folder"), group_of(Path("x/P7_1_2.png"), "prefix")] == ["P7", "P7"]
+    with pytest.raises(DataError, match=r"1\.png is in no folder inside its class; expected CLASS/GROUP/1\.png"):
+        group_of(Path("1.png"), "folder")
+    for name in ("1.png", "_1.png"):
+        with pytest.raises(DataError, match=f"the name of {name} does not begin with a group and _, as in P7_1.png"):
+            group_of(Path(name), "prefix")
+    refuse_shared({"train": ["a", "a", "b"], "test": ["c"]}, "root")
