@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from vitrine.config.augment_faults import augmentation_fits_the_image, mix_share_faults
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
@@ -23,7 +24,6 @@ from vitrine.config.schema import (
     OPTIMIZER_LIBRARIES,
     OPTIMIZERS,
     OWN_FILES,
-    AugmentConfig,
     DataConfig,
     TrainConfig,
 )
@@ -312,27 +312,6 @@ def _batch_splits(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("trainer.accumulate_grad_batches", str(parts), problem)
 
 
-def _augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
-    data, augment = config.data, config.augment
-    shown, side = size_override(data.image_size), min(data.image_hw)
-    if augment.crop >= side:
-        problem = f"must be smaller than the image, data.image_size={shown}"
-        yield Fault("augment.crop", str(augment.crop), problem)
-    if augment.cutout > side:
-        problem = f"must be at most the image, data.image_size={shown}"
-        yield Fault("augment.cutout", str(augment.cutout), problem)
-    if augment.trivial and data.in_channels not in (1, 3):
-        problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
-        yield Fault("augment.trivial", "true", problem)
-
-
-def _mix_share(config: TrainConfig) -> Iterator[Fault]:
-    augment = config.augment
-    if augment.mix_share != AugmentConfig.mix_share and not augment.mixes:
-        problem = "is the share of images that augment.mixup and augment.cutmix mix, and both are 0"
-        yield Fault("augment.mix_share", f"{augment.mix_share:g}", problem, "augment.cutmix=1.0")
-
-
 def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
     model, data = config.model, config.data
     if model.num_classes < data.num_classes:
@@ -388,8 +367,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.num_classes", "data.target_classes"), _targets),
     (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
-    (("data.image_size", "augment.crop", "augment.cutout"), _augmentation_fits_the_image),
-    (("augment.mixup", "augment.cutmix", "augment.mix_share"), _mix_share),
+    (("data.image_size", "augment.crop", "augment.cutout", "augment.resized_crop"), augmentation_fits_the_image),
+    (("augment.mixup", "augment.cutmix", "augment.mix_share"), mix_share_faults),
     ((), _model_fits_the_data),
     ((), _wandb),
 )

@@ -10,8 +10,8 @@ from scipy.stats import chi2_contingency, chisquare
 from torchvision import transforms
 
 import vitrine
+from vitrine.config.augment import AugmentConfig
 from vitrine.config.parts import PartError
-from vitrine.config.schema import AugmentConfig
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.transforms.augment import (
     Chain,
@@ -22,6 +22,8 @@ from vitrine.data.transforms.augment import (
     Warp,
     build_augmentation,
 )
+from vitrine.data.transforms.colour import ColorJitter, ThreeAugment
+from vitrine.data.transforms.resized_crop import RandomResizedCrop
 from vitrine.data.transforms.trivial_augment import TrivialAugment
 
 
@@ -104,6 +106,7 @@ def test_an_image_is_augmented_alike_in_any_batch(numbered):
 
 
 PARTS = {
+    "resized_crop": ([0.25, 1.0], RandomResizedCrop),
     "crop": (1, RandomCrop),
     "flip": (True, RandomHorizontalFlip),
     "degrees": (5.0, Warp),
@@ -112,6 +115,8 @@ PARTS = {
     "shear": (5.0, Warp),
     "elastic": (0.05, Warp),
     "trivial": (True, TrivialAugment),
+    "three": (True, ThreeAugment),
+    "jitter": (0.3, ColorJitter),
     "erasing": (0.5, RandomErasing),
     "cutout": (3, Cutout),
 }
@@ -137,7 +142,8 @@ def everything(**changes):
 
 
 def test_parts_act_in_the_order_of_their_keys_and_never_flip_where_that_changes_the_class(data_config):
-    order = [RandomCrop, RandomHorizontalFlip, Warp, TrivialAugment, RandomErasing, Cutout]
+    order = [RandomResizedCrop, RandomCrop, RandomHorizontalFlip, Warp, TrivialAugment]
+    order += [ThreeAugment, ColorJitter, RandomErasing, Cutout]
     chain = build_augmentation(everything(), data_config(flip=True))
     assert [type(step) for step in chain.steps] == order
     chain = build_augmentation(everything(), data_config(flip=False))
@@ -200,12 +206,18 @@ def test_the_groups_consist_of_the_parts_in_their_files():
         TrivialAugment,
         RandomErasing,
     ]
+    assert [type(step) for step in chain_of("data=cifar10", "augment=deit3").steps] == [
+        RandomResizedCrop,
+        RandomHorizontalFlip,
+        ThreeAugment,
+        ColorJitter,
+    ]
     added = chain_of("augment=digits", "augment.erasing=0.5", "augment.degrees=0").steps
     assert [type(step) for step in added] == [Warp, RandomErasing]
 
 
 @pytest.mark.parametrize("data", ["mnist", "digits"])
-@pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits"])
+@pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits", "deit3"])
 def test_a_digit_is_never_mirrored(data, group):
     """Neither by RandomHorizontalFlip nor by a geometric operation: every affine matrix keeps the orientation."""
     config = vitrine.compose(["model=vit_nano", f"data={data}", f"augment={group}"])

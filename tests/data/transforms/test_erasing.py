@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 from torchvision import transforms
 
-from vitrine.config.schema import AugmentConfig
+from vitrine.config.augment import AugmentConfig
 from vitrine.data.transforms.augment import Cutout, RandomErasing, build_augmentation
 
 

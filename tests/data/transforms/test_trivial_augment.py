@@ -2,24 +2,14 @@
 
 import pytest
 import torch
+from helpers.smooth_images import smooth_images
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
-from vitrine.config.size import height_width
 from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, TrivialAugment
 
 REFERENCE = TrivialAugmentWide()
 SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.items() if signed}
-
-
-def smooth_images(count, size=32, channels=3):
-    """Smooth images with a little noise and different ranges, which colour operations change differently."""
-    generator = torch.Generator().manual_seed(sum(height_width(size)) // 2)
-    coarse = torch.rand(count, channels, 4, 4, generator=generator)
-    smooth = torch.nn.functional.interpolate(coarse, size=height_width(size), mode="bilinear")
-    darkest, brightest = torch.rand(2, count, 1, 1, 1, generator=generator).sort(dim=0).values
-    noise = 0.05 * torch.rand(smooth.shape, generator=generator)
-    return (255 * (darkest + (smooth + noise).clamp(0, 1) * (brightest - darkest))).to(torch.uint8)
 
 
 def magnitude(name, level):

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.config.augment import AugmentConfig
 from vitrine.config.parts import Part, PartError, build, parts_of
-from vitrine.config.schema import AugmentConfig, DataConfig
+from vitrine.config.schema import DataConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import fill_boxes
+from vitrine.data.transforms.colour import ColorJitter, ThreeAugment
+from vitrine.data.transforms.resized_crop import RandomResizedCrop
 from vitrine.data.transforms.trivial_augment import TrivialAugment
 from vitrine.text import shape_and_dtype
 
@@ -246,6 +249,8 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
     colour = [min(max(round(255 * value), 0), 255) for value in mean]
     warp = (augment.degrees, augment.translate, augment.scale, augment.shear, augment.elastic)
     steps: list[Augmentation] = []
+    if augment.resized_crop is not None:
+        steps.append(RandomResizedCrop(augment.resized_crop))
     if augment.crop:
         steps.append(RandomCrop(augment.crop))
     if augment.flip and data.flip:
@@ -254,6 +259,10 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
         steps.append(Warp(*warp))
     if augment.trivial:
         steps.append(TrivialAugment(data.image_hw))
+    if augment.three:
+        steps.append(ThreeAugment())
+    if augment.jitter:
+        steps.append(ColorJitter(augment.jitter))
     if augment.erasing:
         steps.append(RandomErasing(augment.erasing, colour))
     if augment.cutout:

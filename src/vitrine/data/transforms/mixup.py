@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.config.schema import AugmentConfig
+from vitrine.config.augment import AugmentConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import box_mask
 

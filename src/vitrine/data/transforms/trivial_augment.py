@@ -112,17 +112,17 @@ def inverse_affine(name: str, magnitude: float, height: int, width: int) -> list
 def brightness(images: Tensor, levels: Tensor) -> Tensor:
     """Blend with black, or extrapolate away from it."""
     factors, _ = _factors(levels, images)
-    return _to_uint8(images * factors)
+    return to_uint8(images * factors)
 
 
 def color(images: Tensor, levels: Tensor) -> Tensor:
     """Blend with greyscale, or extrapolate away from it; single-channel images are unchanged."""
-    return images if images.shape[1] == 1 else _blend(images, _grey(images), levels)
+    return images if images.shape[1] == 1 else _blend(images, grey(images), levels)
 
 
 def contrast(images: Tensor, levels: Tensor) -> Tensor:
     """Blend with the image's mean grey, or extrapolate away from it."""
-    return _blend(images, _grey(images).mean(dim=(1, 2, 3), keepdim=True), levels)
+    return _blend(images, grey(images).mean(dim=(1, 2, 3), keepdim=True), levels)
 
 
 def sharpness(images: Tensor, levels: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def sharpness(images: Tensor, levels: Tensor) -> Tensor:
     blurred = ((sums + 4 * inner) / 13).round_()
     result = images.clone()
     _, complement = _factors(levels, images)
-    result[:, :, 1:-1, 1:-1] = _to_uint8(torch.addcmul(inner, blurred - inner, complement))
+    result[:, :, 1:-1, 1:-1] = to_uint8(torch.addcmul(inner, blurred - inner, complement))
     return result
 
 
@@ -154,7 +154,7 @@ def autocontrast(images: Tensor, levels: Tensor) -> Tensor:
     low, high = images.amin(dim=(2, 3), keepdim=True).float(), images.amax(dim=(2, 3), keepdim=True).float()
     constant = high == low
     scale = torch.where(constant, 1.0, (high - low) * (1 / 255))
-    return _to_uint8((images - torch.where(constant, 0.0, low)) / scale)
+    return to_uint8((images - torch.where(constant, 0.0, low)) / scale)
 
 
 def equalize(images: Tensor, levels: Tensor) -> Tensor:
@@ -191,10 +191,10 @@ def _factors(levels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _blend(images: Tensor, others: Tensor, levels: Tensor) -> Tensor:
     factors, complements = _factors(levels, images)
-    return _to_uint8(torch.addcmul(images * factors, others, complements))
+    return to_uint8(torch.addcmul(images * factors, others, complements))
 
 
-def _grey(images: Tensor) -> Tensor:
+def grey(images: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, 1, H, W) float32: luma, rounded down to integers."""
     if images.shape[1] == 1:
         return images.float()
@@ -202,6 +202,6 @@ def _grey(images: Tensor) -> Tensor:
     return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114).floor_()
 
 
-def _to_uint8(values: Tensor) -> Tensor:
+def to_uint8(values: Tensor) -> Tensor:
     """Clip floats to [0, 255] and round them down to uint8."""
     return values.clamp(0, 255).to(torch.uint8)

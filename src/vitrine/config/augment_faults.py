@@ -1,0 +1,40 @@
+"""Checks of an augmentation: whether it fits the images, and keys that exclude each other."""
+
+from collections.abc import Iterator
+
+from vitrine.config.augment import AugmentConfig
+from vitrine.config.schema import TrainConfig
+from vitrine.config.size import size_override
+from vitrine.errors import Fault
+from vitrine.text import as_override
+
+
+def augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
+    """Yield what is larger than the images, or of other channels."""
+    data, augment = config.data, config.augment
+    shown, side = size_override(data.image_size), min(data.image_hw)
+    if augment.crop >= side:
+        problem = f"must be smaller than the image, data.image_size={shown}"
+        yield Fault("augment.crop", str(augment.crop), problem)
+    if augment.cutout > side:
+        problem = f"must be at most the image, data.image_size={shown}"
+        yield Fault("augment.cutout", str(augment.cutout), problem)
+    for key, value in (("trivial", augment.trivial), ("three", augment.three), ("jitter", augment.jitter)):
+        if value and data.in_channels not in (1, 3):
+            problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
+            yield Fault(f"augment.{key}", as_override(value), problem)
+    if (area := augment.resized_crop) is not None:
+        if len(area) != 2 or area[0] > area[1]:
+            problem = "must be the least and the greatest share of the area, such as [0.08,1.0]"
+            yield Fault("augment.resized_crop", as_override(area), problem)
+        if augment.crop:
+            problem = "crops a second time beside augment.resized_crop; set one of them"
+            yield Fault("augment.crop", str(augment.crop), problem, "augment.crop=0")
+
+
+def mix_share_faults(config: TrainConfig) -> Iterator[Fault]:
+    """Yield a share of images to mix where nothing is mixed."""
+    augment = config.augment
+    if augment.mix_share != AugmentConfig.mix_share and not augment.mixes:
+        problem = "is the share of images that augment.mixup and augment.cutmix mix, and both are 0"
+        yield Fault("augment.mix_share", f"{augment.mix_share:g}", problem, "augment.cutmix=1.0")
