@@ -82,7 +82,7 @@ def test_settings_of_hydra_with_an_effect_may_stand_in_a_file(vitrine, tmp_path)
     assert vitrine(*command)[:2] == (0, "# run 1 of 2: depth=1\n3\n")
 
 
-@pytest.mark.parametrize("command", ["summary", "channel-statistics"])
+@pytest.mark.parametrize("command", ["summary", "channel-statistics", "preview"])
 def test_other_commands_have_the_users_files_too(vitrine, tmp_path, command):
     for folder, name in (("conf", "found"), ("mine", "named")):
         (tmp_path / folder / "experiment").mkdir(parents=True)

@@ -9,6 +9,7 @@ COMMANDS = {
     "compare": ("compare", "which runs are better, and how sure that is"),
     "report": ("report", "write the page of a run: results, mistakes, what its model has learned"),
     "summary": ("summary", "print the layers of a model: shapes, parameters, FLOPs"),
+    "preview": ("preview", "draw training pictures as the model sees them, augmentation included"),
     "page": ("page", "write a page to try a trained model in a browser"),
     "runs": ("runs", "list, show, compare, export and delete runs"),
     "watch": ("watch", "watch a sweep or a run from another terminal"),

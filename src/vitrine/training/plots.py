@@ -216,9 +216,33 @@ def attention(
     return figure
 
 
-def show_image(axes: Axes, image: np.ndarray, left: float = 0.0) -> AxesImage:
-    """Show (C, H, W) uint8 pixels without axes, from ``left`` on; of channels that are no colours, the first."""
+@styled()
+def previewed(rows: Sequence[np.ndarray], truth: Sequence[str], classes: Sequence[str]) -> Figure:
+    """Return images in a row, and under each the same image in several epochs.
+
+    Args:
+        rows: (B, C, H, W) uint8 each, the images as they are first.
+        truth: names of their classes.
+        classes: names of all classes.
+    """
+    height, width = rows[0].shape[2:]
+    figure = Figure(figsize=(1.05 * len(truth) + 0.6, 1.1 * len(rows) * height / width + 0.3))
+    axes = figure.subplots()
+    lefts, tops = 1.05 * width * np.arange(len(truth)), 1.05 * height * np.arange(len(rows))
+    for top, images in zip(tops, rows, strict=True):
+        for left, image in zip(lefts, images, strict=True):
+            show_image(axes, image, left, top)
+    axes.set(xlim=(0, lefts[-1] + width), ylim=(tops[-1] + height, 0))
+    axes.set_xticks(lefts + width / 2, short_class_names(truth, classes, 11))
+    axes.set_yticks(tops + height / 2, ["picture", *(f"epoch {number}" for number in range(1, len(rows)))])
+    axes.tick_params(length=0)
+    axes.xaxis.tick_top()
+    return figure
+
+
+def show_image(axes: Axes, image: np.ndarray, left: float = 0.0, top: float = 0.0) -> AxesImage:
+    """Show (C, H, W) uint8 pixels without axes, from ``left`` and ``top`` on; of channels that are no colours, one."""
     bare(axes)
     height, width = image.shape[1:]
     pixels = image[:3].transpose(1, 2, 0) if len(image) in (3, 4) else image[0]
-    return axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=(left, left + width, height, 0))
+    return axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=(left, left + width, top + height, top))
