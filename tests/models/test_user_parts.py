@@ -80,6 +80,21 @@ class Silent(Table):
         {"table"}
 
 
+class NamedAlike(nn.Module):  # as tables of vitrine's own
+    def __init__(self, dim, hidden):
+        super().__init__()
+        self.to_latent = nn.Parameter(torch.zeros(dim, dim))
+        self.pair_bias = nn.Parameter(torch.zeros(dim, dim))
+
+    def forward(self, x):
+        return x @ self.to_latent + x @ self.pair_bias
+
+
+class Exempting(NamedAlike):
+    def no_weight_decay(self):
+        return {"pair_bias"}
+
+
 class Mixing(nn.Identity):
     def __init__(self, dim, hidden_or_heads):
         super().__init__()
@@ -271,9 +286,16 @@ def test_trying_a_part_leaves_the_weights_of_the_others_as_they_were():
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_a_part_exempts_parameters_of_its_own_from_weight_decay():
-    model = build_model(config(position=f"{LAB}.parts.Table"))
-    assert model.no_weight_decay() == {"pos_module.table"}
+@pytest.mark.parametrize(
+    ("changes", "exempted"),
+    [
+        ({"position": f"{LAB}.parts.Table"}, {"pos_module.table"}),
+        ({"mlp": f"{LAB}.parts.NamedAlike", "position": "none"}, set()),
+        ({"mlp": f"{LAB}.parts.Exempting", "position": "none"}, {"blocks.0.mlp.pair_bias"}),
+    ],
+)
+def test_of_a_part_weight_decay_leaves_out_what_the_part_exempts(changes, exempted):
+    assert build_model(config(**changes)).no_weight_decay() == exempted
 
 
 @pytest.mark.parametrize("name", ["Wrapped", "Vendored"])

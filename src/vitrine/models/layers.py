@@ -119,6 +119,10 @@ class HeadwiseLinear(nn.Module):
             y = torch.baddbmm(self.bias.transpose(0, 1).flatten(1)[:, None], x.flatten(1, 2), weight)
         return y.view(*x.shape[:3], maps, width).permute(3, 1, 0, 2, 4)
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay does not act on."""
+        return set() if self.bias is None else {"bias"}
+
 
 class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation (arXiv:1502.03167) of each channel over all tokens of all images of a batch: ``batchnorm``.

@@ -81,6 +81,10 @@ class AttentionPool(nn.Module):
         x = self.proj(attend(q, k, v, kernel=self.kernel).transpose(1, 2).flatten(2))
         return (x + self.mlp(self.norm(x)))[:, 0]
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay does not act on."""
+        return {"latent"}
+
 
 def _attention_pool(config: ViTConfig) -> AttentionPool:
     return AttentionPool(

@@ -170,6 +170,10 @@ class RelativeBias(nn.Module):
             bias = torch.cat([torch.cat(above, dim=2), bias], dim=1)
         return q, k, bias if indices is None else bias_between(bias, indices)
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay does not act on."""
+        return {"table"} if self.prefix is None else {"table", "prefix"}
+
 
 class Alibi2d(nn.Module):
     """A bias that falls with the distance of two patches, at a fixed rate per head: ``alibi2d``.
@@ -286,6 +290,10 @@ class RopeMixed(nn.Module):
         if indices is not None:
             cos, sin = rows_at(cos, indices), rows_at(sin, indices)
         return rotate(q, cos, sin), rotate(k, cos, sin), None
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that weight decay does not act on."""
+        return {"frequencies"}
 
 
 def rows_at(table: Tensor, indices: Tensor) -> Tensor:

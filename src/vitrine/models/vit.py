@@ -28,16 +28,6 @@ from vitrine.models.resize import resize_weights
 from vitrine.models.user_parts import user_module
 from vitrine.text import did_you_mean, nearest
 
-NO_MATRICES = (
-    "cls_token",
-    "reg_token",
-    "pos_embed",
-    "latent",
-    "relation.table",
-    "relation.prefix",
-    "frequencies",
-    "bias",
-)
 CLASS_TOKENS = {"zeros": torch.zeros, "normal": torch.randn, "uniform": torch.rand}
 
 
@@ -217,11 +207,11 @@ class VisionTransformer(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters that are not weight matrices, although they have more than one dimension.
 
-        Those of a part of the user's are what its own ``no_weight_decay()`` names.
+        Those of a part, built-in or the user's, are what its own ``no_weight_decay()`` names.
         """
-        names = {name for name, values in self.named_parameters() if values.ndim > 1 and name.endswith(NO_MATRICES)}
-        own = ((path, part) for path, part in self.named_modules() if path and hasattr(part, "no_weight_decay"))
-        return names.union(*({f"{path}.{name}" for name in part.no_weight_decay()} for path, part in own))
+        names = {name for name in ("cls_token", "reg_token", "pos_embed") if self._parameters.get(name) is not None}
+        parts = ((path, part) for path, part in self.named_modules() if path and hasattr(part, "no_weight_decay"))
+        return names.union(*({f"{path}.{name}" for name in part.no_weight_decay()} for path, part in parts))
 
     def _shape_problem(self, images: Tensor) -> str:
         channels, given = self.config.in_channels, tuple(images.shape[1:])
