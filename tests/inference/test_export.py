@@ -153,12 +153,17 @@ def test_the_cost_in_accuracy_is_measured_on_the_images_of_the_training_only(run
 
 
 def test_the_cost_in_accuracy_has_an_interval_over_the_images():
-    labels = torch.tensor([0, 1, 2, 3])
-    cost = AccuracyCost.of(torch.tensor([0, 1, 2, 0]), torch.tensor([0, 1, 2, 3]), labels)
-    assert (cost.exported, cost.pytorch, cost.changed, cost.images) == (0.75, 1.0, 1, 4)
-    assert cost.half_width == pytest.approx(1.96 * np.std([0, 0, 0, -1], ddof=1) / 2)
-    same = AccuracyCost.of(labels, labels, labels)
-    assert (same.changed, same.half_width) == (0, 0.75), "no change among four images leaves room for some"
+    def cost(changed: int, images: int = 1000) -> AccuracyCost:
+        labels = torch.zeros(images, dtype=torch.int64)
+        return AccuracyCost.of((torch.arange(images) < changed).long(), labels, labels)
+
+    found = cost(10)
+    assert (found.exported, found.pytorch, found.changed, found.images) == (0.99, 1.0, 10, 1000)
+    assert found.half_width == pytest.approx(1.96 * np.std([1] * 10 + [0] * 990, ddof=1) / 1000**0.5, rel=1e-3)
+    widths = [cost(changed).half_width for changed in range(11)]
+    assert widths == sorted(widths), "a change leaves no less room than none"
+    assert widths[0] == pytest.approx(3.69 / 1000, rel=1e-3)
+    assert cost(0, images=1).half_width == pytest.approx(3.69, rel=1e-3)
 
 
 @pytest.mark.whole

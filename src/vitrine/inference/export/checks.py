@@ -1,5 +1,6 @@
 """The checks of an export when it is made: its difference from PyTorch, its latency, and what it costs in accuracy."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.run_data import validation_images
+from vitrine.training.metrics import QUANTILE
 
 Computation = Callable[[Tensor], Tensor]
 
@@ -52,8 +54,8 @@ class AccuracyCost:
         images: number of images, N.
         exported: accuracy of the export, in [0, 1].
         pytorch: accuracy in PyTorch in float32.
-        half_width: of the 95 % interval of their difference, over the images; by the rule of three, 3 / N, if it is
-            the same for all.
+        half_width: of the 95 % interval of their difference, over the images; at least that of the rule of three,
+            ln 40 / N.
         changed: images with another prediction.
         trained_on: whether the model was trained on these images.
     """
@@ -72,12 +74,12 @@ class AccuracyCost:
         if labels.dim() == 2:
             same = [one.all(dim=1) for one in same]
         right, right_before, unchanged = (one.double() for one in same)
-        spread = (right - right_before).std() if len(labels) > 1 else torch.tensor(torch.nan)
+        spread = float((right - right_before).std()) if len(labels) > 1 else 0.0
         return cls(
             images=len(labels),
             exported=float(right.mean()),
             pytorch=float(right_before.mean()),
-            half_width=1.96 * float(spread) / len(labels) ** 0.5 or 3 / len(labels),
+            half_width=max(QUANTILE * spread / math.sqrt(len(labels)), math.log(40) / len(labels)),
             changed=int((1 - unchanged).sum()),
             trained_on=trained_on,
         )
