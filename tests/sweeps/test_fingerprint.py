@@ -13,7 +13,7 @@ from vitrine.command.compose import points
 from vitrine.command.output_dirs import place
 from vitrine.config.keys import keys
 from vitrine.config.schema import EmaConfig, TrainConfig
-from vitrine.config.serialize import to_plain
+from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.sweep import facts_of
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
@@ -96,6 +96,32 @@ def test_a_changed_default_needs_a_new_version():
     assert known["version"] == VERSION, "store the defaults of the new version"
     changed = {key: _defaults().get(key) for key, value in known["defaults"].items() if _defaults().get(key) != value}
     assert changed == {}, "increase VERSION in sweeps/fingerprint.py, and store the new defaults beside this test"
+
+
+IMAGES = {"image_size": 8, "in_channels": 1, "num_classes": 10, "patch_size": 2}
+PLAIN = {
+    "model": {**IMAGES, "depth": 1, "layer_scale": 0.1},
+    "data": {**IMAGES, "name": "digits", "root": "data", "epochs": 32, "mean": [0.3], "std": [0.5], "flip": False},
+    "optimizer": {"name": "adamw", "lr": 0.003125, "weight_decay": 0, "betas": [0.9, 0.999]},
+    "trainer": {"max_epochs": 32},
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "pinned"),
+    [
+        ("seed", 3, "92bbfca2590adb51"),
+        ("data", {"name": "csv", "root": "/nowhere/pictures", "image_size": [8, 12]}, "0468d3c0b7350661"),
+        ("callbacks", {"ema": {}, "early_stopping": None}, "ba11f3e1672f8646"),
+        ("model", {"position": "my_lab.Fourier", "position_options": {"bands": 4}}, "9cabd7638df755f6"),
+    ],
+)
+def test_fingerprints_computed_in_another_way_need_a_new_version(section, values, pinned, monkeypatch):
+    """Without one, finished trials would be trained again."""
+    monkeypatch.setattr("vitrine.sweeps.fingerprint.code_hash", {"my_lab.Fourier": "1f"}.get)
+    values = PLAIN.get(section, {}) | values if isinstance(values, dict) else values
+    config = from_plain(TrainConfig, PLAIN | {section: values}, trust=["my_lab"])
+    assert fingerprint(config) == pinned, "increase VERSION in sweeps/fingerprint.py, and pin the new fingerprints"
 
 
 def test_a_section_at_its_defaults_differs_from_one_that_is_off(config):
