@@ -77,6 +77,12 @@ def test_metrics_are_those_of_one_target(record):
     assert load_run(record.path, target="above5").metrics == {"test/acc": 0.8}
 
 
+def test_the_one_target_has_an_index_also_where_it_has_no_name(record):
+    assert load_run(record.path).target_index == 0
+    record.write_config(to_plain(compose(["data.targets=[digit,above5]"])))
+    assert [load_run(record.path, target=name).target_index for name in ("", "digit", "above5")] == [0, 0, 1]
+
+
 def test_opening_a_run_reads_no_checkpoint(record):
     record.best.unlink()
     run = load_run(record.path)

@@ -170,8 +170,9 @@ class LoadedRun:
 
     @property
     def target_index(self) -> int:
-        """Which of the trained targets the model answers; 0 is the first."""
-        return self.trained_config.data.targets.index(self.config.data.targets[0])
+        """Which of the trained targets the model answers; 0 is the first, and that of a run without named targets."""
+        targets = self.trained_config.data.targets
+        return targets.index(self.config.data.targets[0]) if targets else 0
 
     @cached_property
     def classes(self) -> list[str]:
