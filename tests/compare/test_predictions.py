@@ -11,6 +11,7 @@ from vitrine.compare.predictions import (
     Predictions,
     calibration,
     confusion,
+    correct_images,
     hardest_images,
     per_class_accuracy,
     per_class_f1,
@@ -33,6 +34,20 @@ def test_probabilities_are_the_softmax_of_the_stored_logits(tmp_path, write_run)
     assert torch.allclose(
         torch.tensor(predictions.true_probability), probabilities[torch.arange(100), torch.tensor(run.labels)]
     )
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        ([[0.1, np.nextafter(np.float32(0.1), np.float32(1)), 0.0]], [1]),  # probabilities in float32 are equal
+        ([[0.1, -0.1, 0.2]], [[1, 0, 1]]),
+    ],
+)
+def test_an_image_is_right_by_its_logits_wherever_that_is_asked(tmp_path, write_run, logits, labels):
+    folder = write_run(tmp_path)
+    path = folder / "predictions.npz"
+    np.savez(path, logits=np.array(logits, np.float32), labels=np.array(labels))
+    assert Predictions.of(load_results([folder]).runs[0]).correct.tolist() == correct_images(path).tolist() == [True]
 
 
 def test_calibration_error_is_torchmetrics(tmp_path, write_run):

@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.compare.load import RunResult
-from vitrine.runs.predictions import check_predictions, class_counts, confusion_counts, read_predictions
-
-BINS = 15  # of confidence, as in arXiv:1706.04599
+from vitrine.runs.predictions import (
+    BINS,
+    check_predictions,
+    class_counts,
+    confusion_counts,
+    is_correct,
+    predicted_classes,
+    read_predictions,
+)
 
 
 @dataclass(frozen=True)
@@ -42,20 +48,20 @@ class Predictions:
 
         labels, logits = run.labels, run.logits
         check_predictions(logits, labels, run.name)
+        predicted = predicted_classes(logits, labels)
         if labels.ndim == 2:
-            return cls._of_several(labels.astype(bool), np.nan_to_num(logits.astype(np.float64)))
+            return cls._of_several(labels.astype(bool), predicted, np.nan_to_num(logits.astype(np.float64)))
         probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
-        predicted = probabilities.argmax(axis=1)
         images = np.arange(len(labels))
         return cls(labels, predicted, probabilities[images, predicted], probabilities[images, labels])
 
     @classmethod
-    def _of_several(cls, labels: np.ndarray, logits: np.ndarray) -> "Predictions":
+    def _of_several(cls, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> "Predictions":
         from scipy.special import log_expit
 
         confidence = np.exp(log_expit(np.abs(logits)).sum(axis=1))
         true_probability = np.exp(log_expit(np.where(labels, logits, -logits)).sum(axis=1))
-        return cls(labels, logits > 0, confidence, true_probability)
+        return cls(labels, predicted, confidence, true_probability)
 
     @property
     def several(self) -> bool:
@@ -65,8 +71,7 @@ class Predictions:
     @property
     def correct(self) -> np.ndarray:
         """Whether each image is classified correctly, with all of its labels; (N,) bool."""
-        same = self.predicted == self.labels
-        return same.all(axis=1) if self.several else same
+        return is_correct(self.predicted, self.labels)
 
     @property
     def mistakes(self) -> np.ndarray:
@@ -82,9 +87,7 @@ def correct_images(path: Path) -> np.ndarray:
         RunError: it cannot be read.
     """
     logits, labels = read_predictions(path, "logits", "labels")
-    if labels.ndim == 2:
-        return np.asarray(((logits > 0) == labels).all(axis=1))
-    return np.asarray(logits.argmax(1) == labels)
+    return is_correct(predicted_classes(logits, labels), labels)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitrine.compare.predictions import BINS, Calibration, Predictions, calibration, confusion
+from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
 from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.runs import RunRecord
+from vitrine.runs.predictions import BINS
 from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
 from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled

@@ -11,6 +11,7 @@ from vitrine.files import replacing
 from vitrine.text import file_size
 from vitrine.untrusted import refuse_pipe
 
+BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
 MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
 
 
@@ -52,6 +53,25 @@ def check_predictions(logits: np.ndarray, labels: np.ndarray, name: object) -> N
     if not fit or labels.min() < 0 or labels.max() >= (2 if labels.ndim == 2 else logits.shape[1]):
         shapes = f"labels {labels.shape} and logits {logits.shape}"
         raise RunError(f"the predictions of {name} are damaged: {shapes} do not match")
+
+
+def predicted_classes(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the class of each image's largest logit, (N,) int64; of equal ones the first.
+
+    Where images have several labels, the classes with a probability above 0.5, (N, classes) bool.
+    """
+    return np.asarray(logits > 0 if labels.ndim == 2 else logits.argmax(axis=1))
+
+
+def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether each image is classified correctly, with all of its labels; (N,) bool.
+
+    Args:
+        predicted: as :func:`predicted_classes` returns it.
+        labels: (N,), or (N, classes) of 0 and 1.
+    """
+    same = predicted == labels
+    return np.asarray(same.all(axis=1) if labels.ndim == 2 else same)
 
 
 def confusion_counts(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:

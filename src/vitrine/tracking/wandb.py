@@ -35,7 +35,7 @@ from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import Interrupted, NotWaitedFor, RunError, first_line
 from vitrine.runs import RunRecord
-from vitrine.runs.predictions import read_predictions
+from vitrine.runs.predictions import is_correct, predicted_classes, read_predictions
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
@@ -309,32 +309,27 @@ def prediction_tables(record: RunRecord) -> dict[str, Any]:
     from scipy.special import softmax
 
     logits, labels = read_predictions(record.path / "predictions.npz", "logits", "labels")
-    logits = logits.astype(np.float64)
+    predicted = predicted_classes(logits, labels)
+    right = is_correct(predicted, labels)
     classes = [*record.facts["classes"]]
     columns: list[str | int] = ["test image", "true", "predicted", "right", "confidence"]
+    shown = zip(labels[:MAX_TABLE_ROWS].tolist(), predicted.tolist(), right.tolist(), strict=False)
     if labels.ndim == 2:  # several labels per image, for which there is no confusion matrix
-        found = logits > 0
         rows = [
-            [
-                index,
-                class_name(classes, label.tolist()),
-                class_name(classes, guess.tolist()),
-                bool((label == guess).all()),
-            ]
-            for index, (label, guess) in enumerate(zip(labels[:MAX_TABLE_ROWS], found, strict=False))
+            [index, class_name(classes, label), class_name(classes, guess), correct]
+            for index, (label, guess, correct) in enumerate(shown)
         ]
         return {"predictions": wandb.Table(columns=columns[:-1], data=rows)}
     classes += [f"no. {number}" for number in range(len(classes), logits.shape[1])]  # a model may have more classes
-    probabilities = softmax(logits, axis=1)
-    predictions = probabilities.argmax(axis=1)
+    probabilities = softmax(logits.astype(np.float64), axis=1)
     rows = [
-        [index, classes[label], classes[predicted], bool(label == predicted), float(probabilities[index, predicted])]
-        for index, (label, predicted) in enumerate(zip(labels[:MAX_TABLE_ROWS], predictions, strict=False))
+        [index, classes[label], classes[guess], correct, float(probabilities[index, guess])]
+        for index, (label, guess, correct) in enumerate(shown)
     ]
     tables: dict[str, Any] = {"predictions": wandb.Table(columns=columns, data=rows)}
     if len(classes) <= MAX_CONFUSION_CLASSES:
         tables["confusion_matrix"] = wandb.plot.confusion_matrix(
-            y_true=labels.tolist(), preds=predictions.tolist(), class_names=classes
+            y_true=labels.tolist(), preds=predicted.tolist(), class_names=classes
         )
     return tables
 

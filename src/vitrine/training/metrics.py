@@ -22,8 +22,8 @@ from torchmetrics.utilities.data import dim_zero_cat
 from vitrine.config.metrics import extra_metrics
 from vitrine.config.parts import PartError, as_part_error, function, parts_of
 from vitrine.config.schema import CallbacksConfig
+from vitrine.runs.predictions import BINS
 
-BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
 QUANTILE = NormalDist().inv_cdf(0.975)  # scipy.stats takes a second to import
 LISTED = 20  # classes that have metrics of their own
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
-from vitrine.runs.predictions import confusion_counts
+from vitrine.runs.predictions import confusion_counts, predicted_classes
 from vitrine.text import class_name
 from vitrine.training.figure_style import (
     ATTENTION,
@@ -110,7 +110,7 @@ def lr_range(rates: Sequence[float], losses: Sequence[float], found: float, widt
 
 def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
     """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes."""
-    counts = confusion_counts(labels, logits.argmax(axis=1), len(classes))
+    counts = confusion_counts(labels, predicted_classes(logits, labels), len(classes))
     sizes = np.bincount(labels, minlength=len(classes))[: len(classes)]
     figure = confusion(counts, sizes, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
     right = np.trace(counts) / max(1, len(labels))  # some may be taken for an output that is no class

@@ -7,6 +7,7 @@ from typing import Any
 from vitrine.config.size import format_size
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
+from vitrine.runs.predictions import is_correct, predicted_classes
 from vitrine.text import listed, one_line
 from vitrine.training.metrics import wilson_interval
 
@@ -93,8 +94,8 @@ class TestAccuracy:
         """Return the run's; ``None`` if its data has no test images."""
         if (tested := run.test_outputs) is None:
             return None
-        logits, labels = tested
-        right = ((logits > 0) == labels).all(dim=1) if labels.dim() == 2 else logits.argmax(dim=1) == labels
+        logits, labels = (values.numpy() for values in tested)
+        right = is_correct(predicted_classes(logits, labels), labels)
         count = int(right.sum())
         return cls(count / len(right), *wilson_interval(count, len(right)), len(right))
 
