@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers.running import SMALL
@@ -18,6 +20,21 @@ def test_a_loss_of_the_users_that_fails_is_one_line(tmp_path, monkeypatch):
     module = Classifier(config, steps=1, images_per_step=2)
     with pytest.raises(PartError, match=r"failed: ValueError: bad loss \(.*losses.py, line 2\)$"):
         module.training_loss(torch.zeros(2, config.model.num_classes), torch.zeros(2, dtype=torch.long))
+
+
+def test_losses_are_averaged_in_the_precision_of_the_training():
+    config = compose(["model=vit_nano", "depth=1", "trainer.precision=64-true"])
+    module = Classifier(config, steps=1, images_per_step=2).double()
+    trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=lambda values, reduce_op: values))
+    module.trainer = trainer
+    loss = torch.tensor(1.23456789012345, dtype=torch.float64)
+    mean = module.metrics["val"].loss
+    for _ in range(100):
+        mean.update(loss, 7)
+    assert float(mean.compute()) == pytest.approx(float(loss), abs=1e-12)
+    module.on_load_checkpoint({"recent": [[float(loss), 0.5]]})
+    module.unlogged.append((loss, torch.tensor(0.5)))
+    assert module.unlogged_steps().tolist() == [[float(loss), 0.5]] * 2
 
 
 IGNORING = """

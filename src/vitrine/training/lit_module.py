@@ -239,8 +239,8 @@ class Classifier(pl.LightningModule):
         self.log_now({"train/loss": loss, "train/acc": accuracy, "lr": self.lr})
 
     def unlogged_steps(self) -> Tensor:
-        """Return loss and accuracy of each step not yet logged, averaged over ranks; (N, 2)."""
-        values = torch.stack([value.float() for step in self.unlogged for value in step]).view(-1, 2)
+        """Return loss and accuracy of each step not yet logged, averaged over ranks; (N, 2), float32 or float64."""
+        values = torch.stack([value.to(self.mean.dtype) for step in self.unlogged for value in step]).view(-1, 2)
         return self.trainer.strategy.reduce(values, reduce_op="mean")
 
     def check_losses(self, losses: Sequence[float], step: int) -> None:
@@ -310,7 +310,8 @@ class Classifier(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the training metrics not yet logged."""
-        self.unlogged = [(torch.tensor(loss), torch.tensor(right)) for loss, right in checkpoint["recent"]]
+        recent = torch.tensor(checkpoint["recent"], dtype=self.mean.dtype)
+        self.unlogged = [(loss, right) for loss, right in recent]
 
     def log_now(self, values: dict[str, float]) -> None:
         """Pass ``values`` to the loggers at the current step."""

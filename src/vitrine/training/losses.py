@@ -103,14 +103,14 @@ class WeightedLoss(nn.Module):
 
 
 class MeanLoss(Metric):
-    """Mean loss over images. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
+    """Mean loss over images, summed in ``dtype``. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
 
     total: Tensor
     images: Tensor
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, **settings: Any) -> None:
         super().__init__(**settings)
-        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("total", torch.tensor(0.0, dtype=dtype), dist_reduce_fx="sum")
         self.add_state("images", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, loss: Tensor, images: int) -> None:

@@ -29,7 +29,8 @@ class StageMetrics(torch.nn.Module):
         self.multi_label = data.multi_label
         self.targets = data.outputs if len(data.outputs) > 1 else [classes]
         self.names = ["acc", *(f"acc/{target}" for target in data.targets[1:])]
-        self.loss = MeanLoss(sync_on_compute=all_ranks)
+        dtype = torch.float64 if config.trainer.precision == "64-true" else torch.float32
+        self.loss = MeanLoss(dtype, sync_on_compute=all_ranks)
         if data.multi_label:
             parts: list[Metric] = [MultilabelExactMatch(classes, validate_args=False, sync_on_compute=all_ranks)]
         else:
