@@ -33,9 +33,10 @@ def step(callback, trainer, module):
     callback.on_train_batch_end(trainer, module, None, None, 0)
 
 
-def test_each_step_updates_the_average_by_the_decay():
+@pytest.mark.parametrize(("highest", "last"), [(0.2, 0.2), (0.999, 8 / 17)])
+def test_each_step_updates_the_average_by_the_decay(highest, last):
     module = Tiny()
-    callback, trainer = averaging(module, decay=0.2)
+    callback, trainer = averaging(module, decay=highest)
     expected = None
     for number in range(8):
         with torch.no_grad():
@@ -43,13 +44,13 @@ def test_each_step_updates_the_average_by_the_decay():
             module.bias += (1 - 2j) * number
             module.count += 1
         step(callback, trainer, module)
-        decay = min(0.2, (1 + number) / (10 + number))
+        decay = min(highest, (1 + number) / (10 + number))
         now = module.weight.detach().clone()
         expected = now if expected is None else decay * expected + (1 - decay) * now
     callback.on_train_end(trainer, module)
     torch.testing.assert_close(module.weight.detach(), expected)
     torch.testing.assert_close(module.bias.detach(), expected[:1] * (1 - 2j), msg="complex values, too")
-    assert decay == 0.2
+    assert decay == last
     assert module.count == 8, "a count is not averaged"
     assert module.mask.tolist() == [0.0, -torch.inf], "nor what never changes"
 

@@ -73,6 +73,7 @@ NOISE = torch.Generator().manual_seed(0)
     [
         ((0.25 * (0.8 * torch.randn(STEPS, generator=NOISE)).exp()).tolist(), False),  # they differ thirtyfold
         ([-0.1 - 0.02 * step for step in range(STEPS)], False),  # of a loss that is negative
+        ([*[-0.1] * 11, *torch.linspace(-0.1, -5, 30).tolist(), *torch.linspace(-5, -4, 20).tolist()], False),
         ([*[0.2] * 11, 5.0, 9.0, 20.0], True),
         ([0.2, 5.0, 9.0, 20.0], False),  # too few to know
         ([0.2, math.nan], True),

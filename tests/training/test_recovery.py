@@ -105,6 +105,17 @@ def test_nothing_is_renamed_through_a_link(tmp_path):
     assert names(record) == ["last.ckpt"]
 
 
+def test_of_two_states_in_one_epoch_that_with_more_steps_is_newer(tmp_path):
+    record = RunRecord(tmp_path)
+    record.last.parent.mkdir()
+    record.last.write_text("damaged")
+    for path, steps in ((record.previous, 7), (record.best, 10)):
+        state = {"global_step": steps, "epoch": 1, "callbacks": {"Checkpoints": {"best": {"best_epoch": 2}}}}
+        torch.save({"state_dict": {}, "config": {"model": {}}, **state}, path)
+    recover(record)
+    assert step(record.last) == 10
+
+
 def test_the_last_two_states_and_the_best_are_three_files(stopped):
     files = [stopped.last, stopped.previous, stopped.best]
     assert [step(path) for path in files] == [12, 10, 10]

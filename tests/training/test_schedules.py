@@ -12,7 +12,7 @@ from vitrine.config.schedule import SCHEDULES as CHOICES
 from vitrine.config.schedule import ScheduleConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer
-from vitrine.training.schedules import SCHEDULES, build_schedule, learning_rate_factor, user_factor
+from vitrine.training.schedules import SCHEDULES, build_schedule, learning_rate_factor, total_steps, user_factor
 
 
 def cosine(step: int, *, steps: int = 100, warmup: float = 0.1) -> float:
@@ -120,6 +120,26 @@ def test_the_last_warm_up_step_and_the_one_after_it_have_the_full_rate():
     assert cosine(9) == 1.0
     assert cosine(10) == 1.0
     assert cosine(11) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("done", "epoch", "inside", "total"),
+    [
+        (0, (0, 0), 0, 30),
+        (20, (2, 2), 10, 30),  # between two epochs, `inside` is still that of the last one
+        (24, (3, 2), 4, 30),
+        (29, (3, 2), 9, 30),
+        (30, (3, 2), 10, 40),  # of data that has changed: the epoch begins again
+        (32, (3, 2), 12, 42),
+    ],
+)
+def test_the_steps_of_a_resumed_training_are_those_done_and_those_to_come(done, epoch, inside, total):
+    started, processed = epoch
+    loops = {
+        "epoch_progress": {"current": {"started": started, "processed": processed}},
+        "epoch_loop.batch_progress": {"current": {"processed": inside}},
+    }
+    assert total_steps({"global_step": done, "loops": {"fit_loop": loops}}, epochs=3, steps_per_epoch=10) == total
 
 
 def test_a_schedule_of_the_users_that_fails_is_one_line():
