@@ -288,6 +288,21 @@ def test_the_degrees_of_freedom_of_a_sum_lie_between_those_of_its_parts():
     assert 2 < freedom_of_sum((1.0, 1.0), (2, 359)) < freedom_of_sum((1.0, 5.0), (2, 359)) < 359
 
 
+@pytest.mark.parametrize("comparisons", [1, 9])
+def test_an_interval_over_seeds_and_images_takes_the_t_between_theirs_at_its_own_level(comparisons):
+    generator = np.random.default_rng(0)
+    right = [generator.random(500) < accuracy for accuracy in (0.8, 0.7)]
+    sides = [{seed: own ^ (generator.random(500) < 0.02) for seed in range(3)} for own in right]  # seeds hardly differ
+    accuracies = [{seed: float(own.mean()) for seed, own in side.items()} for side in sides]
+    found = difference(*accuracies, Family(comparisons), correct=(sides[0], sides[1]))
+    over_seeds = found.sd**2 / 3
+    t = stats.t.ppf(1 - 0.05 / comparisons / 2, [2, 499])
+    total = over_seeds + found.image_variance
+    between = np.average(t, weights=[over_seeds, found.image_variance]) * math.sqrt(total)
+    assert between > t[0] * math.sqrt(over_seeds), "the interval for these images alone does not decide"
+    assert found.high - found.mean == pytest.approx(between)
+
+
 def test_tangos_interval_inverts_the_score_test_of_the_most_likely_proportions():
     """The nuisance proportion is found numerically here, and by Tango's quadratic equation there."""
     for only, other_only, images in ((12, 2, 50), (0, 0, 100), (3, 0, 30), (150, 86, 1600)):
