@@ -2,6 +2,7 @@
 
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +24,11 @@ def printable(text: object) -> str:
     every text that may come from a file or a name that another person wrote.
     """
     return _UNPRINTABLE.sub(_escaped, str(text))
+
+
+def nfc(text: str) -> str:
+    """Return a text in Unicode's composed form: a name from macOS or a zip file may hold ``ü`` as ``u`` and dots."""
+    return unicodedata.normalize("NFC", text)
 
 
 def one_line(text: object) -> str:

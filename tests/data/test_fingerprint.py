@@ -14,6 +14,7 @@ from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.runs.data_changes import changes, class_changes
 
 CLASSES = ["a", "b"]
+COMPOSED, DECOMPOSED = "Dr\u00fcse", "Dru\u0308se"  # one name, as Linux and as a Mac's zip file have it
 
 
 @pytest.fixture
@@ -81,6 +82,22 @@ def test_a_copy_elsewhere_has_the_same_fingerprint_whatever_the_images_are_resiz
     assert changes(before, read(copy), CLASSES) == []
 
 
+def test_a_copy_whose_file_system_spells_names_otherwise_is_the_same_data(read, root, tmp_path):
+    copy = shutil.copytree(root, tmp_path / "copy")
+    for folder, name in ((root, COMPOSED), (copy, DECOMPOSED)):
+        for split in ("train", "val", "test"):
+            (folder / split / "a").rename(folder / split / name)
+            (folder / split / name / "3.png").rename(folder / split / name / f"{name}.png")
+    there, here = read(root), read(copy)
+    old = {name: {**split, "names": split["names_on_disk"]} for name, split in here.items()}
+    for split in old.values():
+        del split["names_on_disk"]
+    for before, now in ((there, here), (here, there), (old, here), (here, old)):
+        assert changes(before, now) == []
+    (copy / "test" / DECOMPOSED / f"{DECOMPOSED}.png").rename(copy / "test" / DECOMPOSED / "x.png")
+    assert changes(there, read(copy)) == changes(old, read(copy)) == ["test has files of other names"]
+
+
 def test_pixels_and_labels_in_memory_have_checksums():
     images = torch.randint(0, 256, (6, 1, 4, 4), dtype=torch.uint8)
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -124,4 +141,5 @@ def test_packed_images_are_compared_with_files_by_what_both_have(read, root):
 def test_names_of_classes():
     assert class_changes(["cat", "dog"], ["cat", "dog"]) == []
     assert class_changes(["cat", "dog"], ["dog", "eel"]) == ["class 0 is dog, not cat and class 1 is eel, not dog"]
+    assert class_changes([COMPOSED, "dog"], [DECOMPOSED, "eel"]) == ["class 1 is eel, not dog"]
     assert class_changes(["cat", "dog", "eel"], ["cat", "dog"]) == ["there are 2 classes, not 3"]

@@ -39,6 +39,19 @@ def test_rows_are_read_in_order_with_paths_from_the_files_folder(table, tmp_path
     assert read_csv(str(table(encoding="utf-8-sig"))) == found, "as Excel writes it"
 
 
+def test_a_path_or_label_in_another_unicode_form_is_the_same(table, tmp_path):
+    composed, decomposed = "\u00fc", "u\u0308"
+    (tmp_path / f"{composed}.png").touch()
+    (tmp_path / f"{decomposed}b.png").touch()
+    rows = [f"{decomposed}.png,{composed}", f"{composed}b.png,b", f"im/a.png,{decomposed}"]
+    found = read_csv(table("\n".join(["path,label", *rows])))
+    assert found.classes == ["b", composed]
+    files = [tmp_path / f"{composed}.png", tmp_path / f"{decomposed}b.png", tmp_path / "im/a.png"]
+    assert found.splits == {"train": list(zip(files, [1, 0, 1], strict=True))}
+    with pytest.raises(DataError, match=f"lists {composed}.png twice"):
+        read_csv(table("\n".join(["path,label", *rows, f"{composed}.png,b"])))
+
+
 def test_without_a_column_split_all_images_are_for_training(table, tmp_path):
     rows = [",".join(line.split(",")[:2]) for line in ROWS.splitlines()]
     found = read_csv(table("\n".join([*rows[:3], f"{tmp_path}/im/c.png,dog"])))

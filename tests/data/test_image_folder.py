@@ -92,6 +92,24 @@ def test_validation_and_test_may_lack_a_class(tree):
     assert [label for _, label in splits["test"]] == [0]
 
 
+def test_names_in_two_unicode_forms_are_one_class_and_sorted_alike(tree):
+    classes, composed, decomposed = ["Zoo", "\u00c4hre"], "\u00c4", "A\u0308"
+    roots = {
+        form: tree(*(f"{split}/{form}hre/{name}" for split in ("train", "test") for name in ("Z.png", f"{form}.png")),
+                   "train/Zoo/1.png", name=f"form {len(form)}")
+        for form in (composed, decomposed)
+    }  # fmt: skip
+    for form, root in roots.items():
+        folder = scan_folder(root)
+        assert folder.classes == classes
+        assert folder.splits["test"] == [(root / f"test/{form}hre" / name, 1) for name in ("Z.png", f"{form}.png")]
+    mixed = roots[composed]
+    (mixed / "test" / f"{composed}hre").rename(mixed / "test" / f"{decomposed}hre")
+    assert [label for _, label in scan_folder(mixed).splits["test"]] == [1, 1]
+    tree(f"test/{composed}hre/2.png", name=mixed.name)
+    assert refusal(mixed).startswith(f"{mixed}/test has two folders called \u00c4hre, which Unicode spells in two ways")
+
+
 def test_a_missing_root_is_named_with_the_nearest_folder(tree, tmp_path):
     root = tree("train/aster/a.png", "train/rose/a.png")
     message = refusal(tmp_path / "flower")

@@ -65,6 +65,15 @@ def test_a_csv_files_paths_start_at_its_folder_and_blanks_around_them_are_droppe
     assert list(Pictures.of("in/list.csv")) == [("in/0.png", "a"), ("in/b/1.jpg", "b"), (f"{folder}/0.png", "")]
 
 
+def test_names_in_another_unicode_form_are_the_same(folder):
+    composed, decomposed = "\u00fc", "u\u0308"
+    (folder / "a").rename(folder / decomposed)
+    assert Pictures.of("in").folders == ("b", composed)
+    assert ("in/u\u0308/deep/3.png", composed) in list(Pictures.of("in"))
+    (folder / "list.csv").write_text(f"path,label\n{composed}/deep/3.png,{decomposed}\n")
+    assert list(Pictures.of("in/list.csv")) == [(f"in/{decomposed}/deep/3.png", composed)]
+
+
 def test_names_on_standard_input_need_not_be_text(monkeypatch):
     lines = TextIOWrapper(BytesIO(b"a\xff.png\n\nb.png"), encoding="utf-8", errors="strict")
     monkeypatch.setattr("sys.stdin", lines)

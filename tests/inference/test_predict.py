@@ -534,6 +534,19 @@ def test_labels_of_a_csv_file_give_metrics_and_wrong_ones_are_refused(predict, r
     assert "has the label ten, which is not a class of the run" in err
 
 
+def test_a_label_is_a_class_of_an_earlier_run_in_whatever_unicode_form_both_are(predict, run, tmp_path, pictures):
+    composed, decomposed = "\u00fc", "u\u0308"
+    (tmp_path / "in" / composed).mkdir(parents=True)
+    shutil.copy(min((pictures / "0").iterdir()), tmp_path / "in" / composed)
+    with_facts(classes=[decomposed, *"123456789"])(run.record.path)
+    code, out, _ = predict(f"run={run.record.path}", "input=in")
+    assert code == 0
+    assert "of 1 labelled picture" in out
+    twice = [decomposed, composed, *"23456789"]
+    with_facts(classes=twice)(run.record.path)
+    assert load_run(run.record.path).classes == twice
+
+
 def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run, pictures, tmp_path):
     shutil.copytree(pictures / "3", tmp_path / "mixed" / "3")
     shutil.copytree(pictures / "4", tmp_path / "mixed" / "four")

@@ -84,6 +84,8 @@ def test_weights_can_be_listed_or_named_and_a_class_that_is_none_is_refused():
     assert weights(None) is None
     assert weights([1, 2, 3.5]).tolist() == [1.0, 2.0, 3.5]
     assert weights({"bee": 4}).tolist() == [1.0, 4.0, 1.0]
+    in_another_form = LossConfig(class_weights={"ba\u0308r": 4})
+    assert class_weights(in_another_form, LABELS, ["ant", "bee", "b\u00e4r"], 3).tolist() == [1.0, 1.0, 4.0]
     with pytest.raises(DataError, match=r"a weight for beee, which is not a class of the data; did you mean bee\?"):
         weights({"beee": 4})
     with pytest.raises(

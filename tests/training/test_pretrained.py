@@ -64,7 +64,7 @@ def images(size=16, channels=3):
 
 
 def test_the_head_is_new_where_any_target_has_other_classes():
-    run = Pretrained("run", {"head.weight": torch.zeros(5, 8)}, [], [["ant", "bee", "cat"], ["home", "park"]])
+    run = Pretrained("run", {"head.weight": torch.zeros(5, 8)}, [], [["ant", "bee", "b\u00e4r"], ["home", "park"]])
 
     def kept(**targets):
         split = Split(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, 2, dtype=torch.int64))
@@ -72,8 +72,9 @@ def test_the_head_is_new_where_any_target_has_other_classes():
         assert start.changes == ([] if start.weights else ["new head for 5 classes: that of the weights is for others"])
         return bool(start.weights)
 
-    assert kept(animal=["ant", "bee", "cat"], place=["home", "park"])
-    assert not kept(animal=["ant", "bee", "cat"], place=["lake", "moon"])
+    assert kept(animal=["ant", "bee", "b\u00e4r"], place=["home", "park"])
+    assert kept(animal=["ant", "bee", "ba\u0308r"], place=["home", "park"]), "in another form of Unicode"
+    assert not kept(animal=["ant", "bee", "b\u00e4r"], place=["lake", "moon"])
     assert not kept(animal=["ant", "bee", "cow"], place=["home", "park"])
 
 

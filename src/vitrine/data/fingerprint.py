@@ -4,6 +4,8 @@ For each split: the number of images, in all and by class, and checksums of the 
 
 - image files: their names below the split's folder, and their sizes in bytes. No file is opened, so the cost is that of
   a listing; an image edited without a change of its size is not noticed. Images inside larger files have no names.
+  Names are in Unicode's form NFC; where the file system has another, also as they are there, as runs of earlier
+  versions have them.
 - images in memory: their pixels, before they are resized.
 
 runs/data_changes.py compares fingerprints.
@@ -21,6 +23,7 @@ from vitrine.data.decode import ImageFiles
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import DataError
 from vitrine.runs.data_changes import SPLITS, Fingerprint
+from vitrine.text import nfc
 
 
 def fingerprint(dataset: ImageDataset) -> Fingerprint:
@@ -65,7 +68,9 @@ def _of_files(files: ImageFiles) -> dict[str, Any]:
         return described
     start = len(os.path.commonpath([Path(min(paths)).parent, Path(max(paths)).parent]))
     names = "\0".join(path[start:] for path in paths)
-    return {"names": _digest(os.fsencode(names)), **described}
+    if (composed := nfc(names)) != names:
+        described["names_on_disk"] = _digest(os.fsencode(names))
+    return {"names": _digest(os.fsencode(composed)), **described}
 
 
 def _digest(content: bytes | memoryview) -> str:

@@ -6,7 +6,8 @@
     images/1.jpg,cat,train
     images/2.jpg,dog,test
 
-Relative paths start at the folder of the CSV file. Without the column ``split``, all images are for training.
+Relative paths start at the folder of the CSV file; those with other letters than ASCII are looked for in each form of
+Unicode that file systems use. Labels are in the form NFC. Without the column ``split``, all images are for training.
 With ``data.multi_label``, ``cat|dog`` is an image with two labels, ``|`` one with none. ``data.targets=[animal,place]``
 reads these columns in place of ``label``.
 """
@@ -14,6 +15,7 @@ reads these columns in place of ``label``.
 import csv
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,7 +23,7 @@ from pathlib import Path
 from vitrine.data.labelled_files import Label, LabelledFiles
 from vitrine.errors import DataError, first_line
 from vitrine.runs.data_changes import SPLITS
-from vitrine.text import did_you_mean, listed, nearest, plural, similar_path_hint
+from vitrine.text import did_you_mean, listed, nearest, nfc, plural, similar_path_hint
 
 LABEL = "label"  # the column of the classes, unless others are named
 SEPARATOR = "|"  # of the labels of an image
@@ -58,7 +60,8 @@ def read_csv(
     locations: list[tuple[Path, int]] = []  # of each file, with its line
     behind_links = cache(os.path.realpath)
     for line, path, cells, split in _rows(root, read, multi_label, unread := list[str]()):
-        location = root.parent / path  # as it is written: behind a link, .. is not the folder before it
+        # as it is written: behind a link, .. is not the folder before it
+        location = next(filter(Path.is_file, (root.parent / form for form in other_forms(path))), root.parent / path)
         if ".." in location.parts:
             same = f"{behind_links(location.parent)}/{location.name}"
         else:
@@ -103,6 +106,11 @@ def join_labels(names: Iterable[str]) -> str:
     return SEPARATOR.join(names) or SEPARATOR
 
 
+def other_forms(path: str) -> list[str]:
+    """Return a path in the forms of Unicode that file systems use, where it is not ASCII; first as it is written."""
+    return [] if path.isascii() else [path, nfc(path), unicodedata.normalize("NFD", path)]
+
+
 def utf8_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a CSV file, with their ends, without a byte order mark.
 
@@ -140,7 +148,7 @@ def _rows(
             if split not in SPLITS:
                 problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
                 raise DataError(f"{file}, line {rows.line_num}: {problem}")
-            yield rows.line_num, row["path"].strip(), [row[column].strip() for column in columns], split
+            yield rows.line_num, row["path"].strip(), [nfc(row[column].strip()) for column in columns], split
     except csv.Error as error:
         raise DataError(f"cannot read {file}: {first_line(error)}") from None
     except OSError as error:

@@ -1,6 +1,7 @@
 """Scan of an image folder, ``ROOT/{train,val,test}/<class>/*``. Reads file names only; imports no torch.
 
-``val`` may be called ``valid`` or ``validation``. Links to files and folders are followed.
+``val`` may be called ``valid`` or ``validation``. Links to files and folders are followed. Class names are in Unicode's
+form NFC, in which classes and files are sorted, so that a copy from another file system is read alike.
 """
 
 import errno
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from vitrine.data.labelled_files import LabelledFiles
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, listed, nearest, plural, similar_path_hint
+from vitrine.text import did_you_mean, listed, nearest, nfc, plural, similar_path_hint
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 NO_PICTURES = {".csv", ".db", ".html", ".ini", ".json", ".log", ".md", ".tsv", ".txt", ".xml", ".yaml", ".yml"}
@@ -43,8 +44,9 @@ def scan_folder(root: str | Path) -> LabelledFiles:
 
     Raises:
         DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-            image, there are two validation splits, two splits are one folder, a split's name has capital letters, or
-            ``val`` or ``test`` has no image or a class that ``train`` lacks.
+            image, there are two validation splits, two splits are one folder, a split's name has capital letters, two
+            folders of a split have one name in two Unicode forms, or ``val`` or ``test`` has no image or a class that
+            ``train`` lacks.
     """
     root = Path(root)
     if not root.is_dir():
@@ -56,7 +58,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         raise DataError(f"{root}/{capital[0]} is not read; rename it to {capital[0].lower()}, or to something else")
     if not (root / "train").is_dir():
         raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
-    classes = look_into(str(root / "train")).folders
+    classes = sorted(_class_folders(root / "train", look_into(str(root / "train"))))
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
@@ -70,12 +72,16 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         found = look_into(str(split_folder))
         if (other := seen.setdefault(found.identity, split_folder)) != split_folder:
             raise DataError(f"{split_folder} and {other} are one folder: leakage, as both splits have its images")
-        if unknown := sorted(set(found.folders) - set(classes)):
+        class_folders = _class_folders(split_folder, found)
+        if unknown := sorted(class_folders.keys() - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
             raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
         loose += len(found.pictures)
         images = [
-            (path, label) for label, name in enumerate(classes) for path in _images(found, split_folder / name, others)
+            (path, label)
+            for label, name in enumerate(classes)
+            if name in class_folders
+            for path in _images(split_folder / class_folders[name], found.identity, others)
         ]
         if not images:
             raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))})")
@@ -98,11 +104,20 @@ def cifar10_folder(root: str | Path) -> Path | None:
     return folder if folder.is_dir() and not (Path(root) / "cifar-10-batches-py").is_dir() else None
 
 
-def _images(split: Content, folder: Path, others: list[str]) -> list[Path]:
+def _class_folders(split_folder: Path, found: Content) -> dict[str, str]:
+    """Return the names of a split's folders as they are on disk, by the class."""
+    folders: dict[str, str] = {}
+    for folder in found.folders:
+        if folders.setdefault(nfc(folder), folder) != folder:
+            problem = f"has two folders called {nfc(folder)}, which Unicode spells in two ways"
+            raise DataError(f"{split_folder} {problem}; move their pictures into one")
+    return folders
+
+
+def _images(folder: Path, split: Identity, others: list[str]) -> list[Path]:
     """List the files of a class. Links to its split's folder are not followed, which would find all classes' images."""
-    if folder.name not in split.folders:
-        return []
-    return sorted(path for path in map(Path, pictures_in(str(folder), {split.identity}, others)) if path.is_file())
+    found = [path for path in map(Path, pictures_in(str(folder), {split}, others)) if path.is_file()]
+    return sorted(found, key=lambda path: nfc(str(path)).split("/"))
 
 
 def _left_out(loose: int, others: Sequence[str]) -> str:

@@ -11,12 +11,12 @@ from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 
-from vitrine.data.image_csv import utf8_lines
+from vitrine.data.image_csv import other_forms, utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url
 from vitrine.errors import DataError, first_line
-from vitrine.text import printable, similar_path_hint
+from vitrine.text import nfc, printable, similar_path_hint
 
-Listed = tuple[str, str]  # path, and the name of the true class, printable as training stores it, or ""
+Listed = tuple[str, str]  # path, and the name of the true class, printable and NFC as training stores it, or ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Pictures:
         """Return the pictures of a source that is no stream, and what to say where there are none."""
         path = Path(source)
         if path.is_dir():
-            found = cls(source, partial(_walk, str(path)), tuple(map(printable, look_into(str(path)).folders)))
+            found = cls(source, partial(_walk, str(path)), tuple(map(_class, look_into(str(path)).folders)))
             problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
         elif path.is_file() and path.suffix.lower() == ".csv":
             found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
@@ -88,7 +88,7 @@ def _walk(folder: str) -> Iterator[Listed]:
     found = look_into(folder)
     yield from ((f"{folder}/{name}", "") for name in found.pictures)
     for name in found.folders:
-        yield from ((path, printable(name)) for path in pictures_in(f"{folder}/{name}", {found.identity}))
+        yield from ((path, _class(name)) for path in pictures_in(f"{folder}/{name}", {found.identity}))
 
 
 def _matches(pattern: str) -> Iterator[Listed]:
@@ -121,13 +121,18 @@ def _rows(file: Path) -> Iterator[Listed]:
     with _reading(file):
         for row in csv.DictReader(utf8_lines(file)):
             if path := (row["path"] or "").strip():
-                yield _beside(file, path), printable((row.get("label") or "").strip())
+                yield _beside(file, path), _class((row.get("label") or "").strip())
 
 
 def _beside(file: Path, path: str) -> str:
     """Return where a picture that a CSV file lists is: relative to it, as in training, or to the current folder."""
-    beside = os.path.join(*file.parent.parts, path)  # noqa: PTH118 - path stays as it is written
-    return beside if os.path.exists(beside) else path  # noqa: PTH110
+    forms = other_forms(path) or [path]
+    beside = [os.path.join(*file.parent.parts, form) for form in forms]  # noqa: PTH118 - path stays as it is written
+    return next(filter(os.path.exists, [*beside, *forms]), path)
+
+
+def _class(name: str) -> str:
+    return printable(nfc(name))
 
 
 @contextmanager

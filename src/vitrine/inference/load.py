@@ -22,7 +22,7 @@ from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import check_predictions, read_predictions
 from vitrine.runs.user_code import refuse_edited_model
-from vitrine.text import did_you_mean, listed, nearest, plural, printable
+from vitrine.text import did_you_mean, listed, nearest, nfc, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
 BATCH = 256  # pictures that LoadedRun.predict computes together
@@ -176,7 +176,7 @@ class LoadedRun:
 
     @cached_property
     def classes(self) -> list[str]:
-        """Names of the model's classes, indexed by its output, made printable.
+        """Names of the model's classes, indexed by its output, made printable, in Unicode's form NFC.
 
         Classes of a run that stored no names are called by their numbers, outputs beyond the classes of the data
         ``no. 10``, ``no. 11``, ...
@@ -189,6 +189,8 @@ class LoadedRun:
         if len(self.trained_config.data.targets) > 1:
             names = (self.record.facts.get("targets") or {}).get(self.config.data.targets[0])
         names = [printable(name) for name in names or range(count)]
+        if len(composed := dict.fromkeys(map(nfc, names))) == len(names):  # not so where an old run had one name twice
+            names = list(composed)
         if len(names) != count or len(set(names)) != count:
             given = plural(len(set(names)), "different class", "different classes")
             raise RunError(f"{self.record.path / 'run.json'} names {given}, the model was trained on {count}")

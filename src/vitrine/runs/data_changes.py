@@ -7,7 +7,7 @@ set that was read from files and is now packed, or the other way round, has othe
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrine.text import file_size, listed, plural
+from vitrine.text import file_size, listed, nfc, plural
 
 SPLITS = ("train", "val", "test")
 MAX_LISTED = 3
@@ -77,18 +77,18 @@ def run_changes(before: Mapping[str, Any], now: Mapping[str, Any], splits: Seque
 
 
 def class_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Return what differs between two lists of class names."""
+    """Return what differs between two lists of class names, in whatever form of Unicode these are."""
     if len(before) != len(now):
         return [f"there are {len(now)} classes, not {len(before)}"]
     pairs = enumerate(zip(before, now, strict=True))
-    found = [f"class {index} is {new}, not {old}" for index, (old, new) in pairs if old != new]
+    found = [f"class {index} is {new}, not {old}" for index, (old, new) in pairs if nfc(old) != nfc(new)]
     return [listed(found, MAX_LISTED)] if found else []
 
 
 def _change(name: str, old: Mapping[str, Any], new: Mapping[str, Any], classes: Sequence[str]) -> str:
     """Return the first thing that differs in a split; empty if nothing that both have does."""
     both = [key for key in KEYS if old.get(key) is not None and new.get(key) is not None]
-    different = next((key for key in both if old[key] != new[key]), "")
+    different = next((key for key in both if old[key] != new[key] and not (key == "names" and _one_name(old, new))), "")
     if different == "images":
         return f"{name} has {plural(new['images'], 'image')}, not {old['images']:,}{_by_class(old, new, classes)}"
     if different == "per_class":
@@ -96,6 +96,11 @@ def _change(name: str, old: Mapping[str, Any], new: Mapping[str, Any], classes: 
     if different == "bytes":
         return f"{name} has files of {file_size(new['bytes'])} in all, not {file_size(old['bytes'])}"
     return f"{name} has {KEYS[different]}" if different else ""
+
+
+def _one_name(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether files have the same names once these are in one form of Unicode, which earlier versions did not bring."""
+    return old["names"] == new.get("names_on_disk") or new["names"] == old.get("names_on_disk")
 
 
 def _by_class(old: Mapping[str, Any], new: Mapping[str, Any], classes: Sequence[str]) -> str:

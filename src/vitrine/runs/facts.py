@@ -9,7 +9,11 @@ from typing import Any
 from vitrine.untrusted import ANY, NUMBER, SCALAR
 
 PIDS = range(1, 2**31)
-DATA_SPLIT = {"images": int, "per_class": [int], "bytes": int, "labels": str, "pixels": str, "names": str, "sizes": str}
+DATA_SPLIT = {
+    **dict.fromkeys(("images", "bytes"), int),
+    "per_class": [int],
+    **dict.fromkeys(("labels", "pixels", "names", "names_on_disk", "sizes"), str),
+}
 
 # The entries that are read again; others may be there.
 SHAPES: dict[str, Any] = {

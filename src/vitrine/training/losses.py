@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import PartError, as_part_error, function, part_at
 from vitrine.errors import DataError
-from vitrine.text import did_you_mean, listed, nearest
+from vitrine.text import did_you_mean, listed, nearest, nfc
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -229,7 +229,7 @@ def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], nu
         weights[: len(given)] = torch.tensor(given, dtype=torch.float64)
     else:
         for name, value in given.items():
-            weights[list(classes).index(str(name))] = value
+            weights[list(map(nfc, classes)).index(nfc(str(name)))] = value
     return weights.float()
 
 
@@ -237,7 +237,8 @@ def check_class_names(config: LossConfig, classes: Sequence[str]) -> None:
     """Raise DataError where ``loss.class_weights`` names a class that is not among ``classes``, those of the data."""
     if not isinstance(config.class_weights, dict):
         return
+    known = set(map(nfc, classes))
     for name in map(str, config.class_weights):
-        if name not in classes:
+        if nfc(name) not in known:
             hint = did_you_mean(nearest(name, classes)) or f"; its classes are {listed(classes, most=20)}"
             raise DataError(f"loss.class_weights has a weight for {name}, which is not a class of the data{hint}")

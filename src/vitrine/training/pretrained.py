@@ -30,7 +30,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
-from vitrine.text import as_override, plural
+from vitrine.text import as_override, nfc, plural
 from vitrine.training.stored_weights import read_weights
 from vitrine.training.weights import check_weights, load_weights
 
@@ -103,7 +103,7 @@ class Pretrained:
 
     def for_classes_of(self, dataset: ImageDataset) -> "Pretrained":
         """Return the weights for the classes of ``dataset``, without a head that was trained on as many others."""
-        classes = list(dataset.targets.values()) or [dataset.classes]
+        classes = [list(map(nfc, names)) for names in dataset.targets.values() or [dataset.classes]]
         if "head.weight" not in self.weights or self.classes is None or self.classes == classes:
             return self
         weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
@@ -141,7 +141,7 @@ def _classes(source: str) -> list[list[str]] | None:
     if path.suffix != ".ckpt" or not (run / "run.json").is_file():
         return None
     facts = RunRecord.open(run).facts
-    return list((facts.get("targets") or {"": facts.get("classes")}).values())
+    return [list(map(nfc, names or ())) for names in (facts.get("targets") or {"": facts.get("classes")}).values()]
 
 
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
