@@ -34,6 +34,14 @@ def test_channel_statistics_are_those_of_the_configuration(tmp_path):
     assert yaml.safe_load(done.stdout) == {"mean": known["mean"], "std": known["std"]}
 
 
+@pytest.mark.parametrize("statistics", [[], ["data.mean=[0.1,0.2,0.3]"]])
+def test_statistics_of_other_channels_than_the_data_is_configured_for_need_none_given(tmp_path, statistics):
+    write_image_folder(tmp_path / "grey", "train")
+    given = ["data=imagefolder", f"data.root={tmp_path / 'grey'}", "data.image_size=8", "data.in_channels=1", "patch=4"]
+    mean, std = channel_statistics([*given, f"paths.cache_dir={tmp_path / 'cache'}", *statistics])
+    assert len(mean) == len(std) == 1
+
+
 @pytest.mark.parametrize("storage", ["auto", "disk"])
 def test_padding_does_not_count_and_what_does_not_fit_in_memory_is_not_cached(tmp_path, storage):
     write_image_folder(tmp_path / "wide", "train", size=(16, 8))

@@ -12,6 +12,7 @@ from vitrine.config.validate import PIXELS, train_faults
 from vitrine.errors import ConfigError, Fault
 
 SIZE = "must be a whole number, or [height,width]"
+OWN_STATISTICS = "`vitrine channel-statistics` prints those of your data"
 WITH_BETAS = "adamw, adam, muon, lamb, lion and schedule_free"
 
 
@@ -45,7 +46,10 @@ def change(default):
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"data__mean": [0.1, 0.2]}, Fault("data.mean", "[0.1, 0.2]", "needs 1 value")),
+        (
+            {"data__mean": [0.1, 0.2]},
+            Fault("data.mean", "[0.1, 0.2]", f"needs 1 value; {OWN_STATISTICS}", "data.mean=[0.15]"),
+        ),
         (
             {"data__storage": "disk"},
             Fault(
@@ -64,7 +68,7 @@ def change(default):
         ),
         ({"data__resize": "padd"}, Fault("data.resize", "padd", "is not one of crop, pad, squash", "pad")),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
-        ({"data__std": []}, Fault("data.std", "[]", "needs 1 value")),
+        ({"data__std": []}, Fault("data.std", "[]", f"needs 1 value; {OWN_STATISTICS}")),
         ({"data__std": [0.0]}, Fault("data.std", "[0.0]", "must be > 0")),
         ({"data__std": [58.4]}, Fault("data.std", "[58.4]", PIXELS)),
         ({"data__mean": [123.7]}, Fault("data.mean", "[123.7]", PIXELS)),
@@ -262,8 +266,8 @@ def test_positions_that_no_output_depends_on_are_refused_in_training(change):
 def test_statistics_of_colour_images_may_be_one_or_one_per_channel(change):
     sizes = {"data__in_channels": 3, "model__in_channels": 3, "data__std": [0.1, 0.2, 0.3]}
     assert change(**sizes) == []
-    problem = "needs 1 value or 3, one per channel"
-    assert change(data__mean=[0.1, 0.2]) == [Fault("data.mean", "[0.1, 0.2]", problem)]
+    problem = f"needs 1 value or 3, one per channel; {OWN_STATISTICS}"
+    assert change(data__mean=[0.1, 0.2]) == [Fault("data.mean", "[0.1, 0.2]", problem, "data.mean=[0.15]")]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -488,6 +488,13 @@ def test_images_that_were_normalised_otherwise_are_reported(tmp_path, stored, ov
     assert note.partition("to use it: ")[2] == overrides
 
 
+def test_grey_images_are_to_be_normalised_as_colour_images_of_the_weights_were_on_average():
+    statistics = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    data, weights = compose([]).data, Pretrained("run", {}, [], statistics=statistics)
+    assert weights.other_statistics(data).endswith("to use it: data.mean=[0.449] data.std=[0.226]")
+    assert weights.other_statistics(dataclasses.replace(data, mean=[0.449], std=[0.226])) == ""
+
+
 def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, saved):
     weights = published().state_dict()
     del weights["blocks.1.mlp.fc2.bias"]

@@ -2,6 +2,7 @@
 
 vitrine channel-statistics data=cifar10 data.root=DIR
 vitrine channel-statistics data=imagefolder data.root=DIR
+vitrine channel-statistics data=imagefolder data.root=DIR data.in_channels=1
 
 With data.resize=pad they are those of the pictures without their padding, as data.resize=squash has them.
 """
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def channel_statistics(overrides: Sequence[str]) -> tuple[list[float], list[float]]:
     """The mean and the standard deviation of each channel, without padding."""
-    config = compose(overrides)
+    config = compose([*overrides, "data.mean=[0.5]", "data.std=[0.5]"])  # a single value suits any number of channels
     import torch
 
     from vitrine.data.datasets import load_dataset

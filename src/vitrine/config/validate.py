@@ -104,7 +104,9 @@ def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
     for key, values in (("data.mean", data.mean), ("data.std", data.std)):
         if len(values) not in (1, data.in_channels):
             several = f" or {data.in_channels}, one per channel" if data.in_channels > 1 else ""
-            yield Fault(key, str(values), f"needs 1 value{several}")
+            nearest = f"{key}=[{sum(values) / len(values):.4g}]" if values else ""
+            advice = "`vitrine channel-statistics` prints those of your data"
+            yield Fault(key, str(values), f"needs 1 value{several}; {advice}", nearest)
         if config.resume is None and not all(0 <= value <= 1 for value in values):  # old runs stay readable
             yield Fault(key, str(values), PIXELS)
 

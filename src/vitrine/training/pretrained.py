@@ -115,6 +115,8 @@ class Pretrained:
         overrides = []
         for name, theirs in self.statistics.items():
             ours, channels = getattr(data, name), data.in_channels
+            if channels == 1 and len(theirs) > 1:  # the filters of their channels are added up
+                theirs = [round(sum(theirs) / len(theirs), 4)]
             if len(theirs) in (1, channels) and theirs * (channels // len(theirs)) != ours * (channels // len(ours)):
                 overrides.append(f"data.{name}={theirs}".replace(" ", ""))
         what = f"model.pretrained={self.source}: the weights were trained with another normalisation; to use it"
