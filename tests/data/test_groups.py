@@ -157,6 +157,8 @@ def test_a_missing_column_or_value_is_named(table):
 
 def test_files_without_a_group_are_named():
     assert [group_of(Path("P7/x/1.png"), "folder"), group_of(Path("x/P7_1_2.png"), "prefix")] == ["P7", "P7"]
+    assert {group_of(Path(f"{name}/1.png"), "folder") for name in ("\u00fc", "u\u0308")} == {"\u00fc"}
+    assert group_of(Path("u\u0308_1.png"), "prefix") == "\u00fc"
     with pytest.raises(DataError, match=r"1\.png is in no folder inside its class; expected CLASS/GROUP/1\.png"):
         group_of(Path("1.png"), "folder")
     for name in ("1.png", "_1.png"):

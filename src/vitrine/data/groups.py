@@ -5,14 +5,14 @@ from pathlib import Path
 
 from vitrine.config.groups import FOLDER
 from vitrine.errors import DataError
-from vitrine.text import listed, plural
+from vitrine.text import listed, nfc, plural
 
 MAX_LISTED = 3
 LIKELY = {"animal", "case", "group", "patient", "scene", "site", "slide", "specimen", "subject", "video"}
 
 
 def group_of(path: Path, rule: str) -> str:
-    """Return the group of an image by its path inside its class's folder.
+    """Return the group of an image, in Unicode's form NFC, by its path inside its class's folder.
 
     Args:
         path: such as ``P7/1.png`` or ``P7_1.png``.
@@ -23,11 +23,11 @@ def group_of(path: Path, rule: str) -> str:
     """
     if rule == FOLDER:
         if len(path.parts) > 1:
-            return path.parts[0]
+            return nfc(path.parts[0])
         raise DataError(f"data.group=folder: {path} is in no folder inside its class; expected CLASS/GROUP/{path}")
     name, separator, _ = path.name.partition("_")
     if separator and name:
-        return name
+        return nfc(name)
     raise DataError(f"data.group=prefix: the name of {path} does not begin with a group and _, as in P7_1.png")
 
 
