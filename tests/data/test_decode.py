@@ -75,6 +75,40 @@ def test_32_bit_pixels_are_refused(tmp_path, kind, name):
         decoded(path)
 
 
+def write_tiff(path, pixels, *, photometric=1, kind=1):
+    """Write a TIFF as Pillow does not; ``kind`` is 1 for unsigned, 2 for signed integers, 3 for floats."""
+    (height, width), channels, bits = pixels.shape[:2], pixels[0, 0].size, 8 * pixels.itemsize
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 134, 277: channels, 278: height}
+    tags |= {279: pixels.nbytes, 339: kind}
+    several = {258, 339} if channels == 2 else set()  # two values of 2 bytes take the place of one
+    entries = b"".join(
+        struct.pack("<HHIHH", tag, 3, 1 + (tag in several), value, value * (tag in several))
+        for tag, value in tags.items()
+    )
+    path.write_bytes(b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4) + pixels.tobytes())
+
+
+def test_16_bit_tiffs_whose_zero_is_white_are_inverted_as_those_of_8_bits(tmp_path):
+    grey = PIXELS[:, :20, 0]
+    for pixels, photometric in ((grey, 0), (grey.astype(np.uint16) * 256, 0), (255 - grey, 1)):
+        write_tiff(tmp_path / "grey.tif", pixels, photometric=photometric)
+        np.testing.assert_array_equal(decoded(tmp_path / "grey.tif"), np.stack([255 - grey] * 3))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "kind", "problem"),
+    [
+        (PIXELS[..., 0].astype(np.int16), 2, "its pixels are signed 16-bit integers; store unsigned ones"),
+        (PIXELS[..., :2].astype(np.uint16), 1, "; of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsig"),
+        (PIXELS[..., 0].astype(np.float16), 3, "; of TIFFs, Pillow reads those with"),
+    ],
+)
+def test_scientific_tiffs_that_cannot_be_read_are_named_with_the_reason(tmp_path, pixels, kind, problem):
+    write_tiff(tmp_path / "ct.tif", pixels, kind=kind)
+    with pytest.raises(DataError, match=f"ct.tif cannot be decoded as an image: .*{problem}"):
+        decoded(tmp_path / "ct.tif")
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])
 def test_other_modes_are_converted_as_by_torchvisions_loader(tmp_path, mode):
     path = tmp_path / ("picture.jpg" if mode == "CMYK" else "picture.png")

@@ -122,6 +122,7 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
             ("im/b.png", "im/bb.png"),
             "line 3: there is no file .*im/bb.png; relative paths .*; did you mean .*im/b.png?",
         ),
+        (("im/b.png", r"im\\b.png"), "line 3: there is no file .*; write / between folders"),
         (("im/", "pictures/"), "line 2: there is no file .*pictures/a.png and 2 more files; relative paths start at"),
         (("c.png,dog", "c.png,dogg"), "pets.csv: test has labels that train lacks: dogg; did you mean dog?"),
         (("im/c.png", "./im/a.png"), r"lists ./im/a.png in train \(line 2\) and in test \(line 4\): leakage"),

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile as ImageFileOfPillow
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -23,6 +23,9 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
+BITS, PHOTOMETRIC = 258, 262  # tags of a TIFF
+WHITE_IS_ZERO = 0  # of PHOTOMETRIC; Pillow inverts such images of 8 bits only
+TIFFS = "of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsigned 16 bits"
 MOST_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
 UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also writes the EXIF data anew, which may fail
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -128,7 +131,11 @@ class Decoder(Dataset[Tensor | str]):
             if isinstance(error, FileNotFoundError) and isinstance(path, Path):
                 raise Undecodable(f"there is no file {path}") from None
             name = path if isinstance(path, ImageFile) else "the picture"
-            raise Undecodable(f"{name} cannot be decoded as an image: {first_line(error)}") from None
+            is_strange_tiff = isinstance(error, UnidentifiedImageError) and str(name).lower().endswith(
+                (".tif", ".tiff")
+            )
+            hint = f"; {TIFFS}" if is_strange_tiff else ""
+            raise Undecodable(f"{name} cannot be decoded as an image: {first_line(error)}{hint}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
@@ -137,12 +144,16 @@ class Decoder(Dataset[Tensor | str]):
         ``pil_loader`` does.
 
         Raises:
-            ValueError: pixels are of 32 bits, whose range no file states.
+            ValueError: pixels are of 32 bits, whose range no file states, or signed.
         """
         wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
+        tags = getattr(image, "tag_v2", {})  # of a TIFF
         image = _upright(image)
         if wide:  # Pillow would clip 16-bit values at 255
-            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            grey = (np.asarray(image) >> 8).astype(np.uint8)
+            image = Image.fromarray(255 - grey if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else grey)
+        elif image.mode == "I" and tags.get(BITS) == (16,):
+            raise ValueError("its pixels are signed 16-bit integers; store unsigned ones, or 8 bits")
         elif image.mode in ("I", "F"):
             raise ValueError(f"its pixels are 32-bit {WIDE[image.mode]}, of no known range; store 8 or 16 bits")
         return image.convert(MODES[self.channels])

@@ -194,6 +194,8 @@ def _check_files(file: Path, locations: Sequence[tuple[Path, int]]) -> None:
     location, line = missing[0]
     more = f" and {plural(len(missing) - 1, 'more file')}" if len(missing) > 1 else ""
     start = "relative paths start at the folder of the CSV file"
+    if "\\" in location.name:  # written on Windows
+        start += "; write / between folders"
     raise DataError(f"{file}, line {line}: there is no file {location}{more}; {start}{similar_path_hint(location)}")
 
 

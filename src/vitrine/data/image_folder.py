@@ -57,7 +57,8 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     if capital := [name for name in look_into(str(root)).folders if name not in known and name.lower() in known]:
         raise DataError(f"{root}/{capital[0]} is not read; rename it to {capital[0].lower()}, or to something else")
     if not (root / "train").is_dir():
-        raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types)")
+        hint = did_you_mean((root.parent / "train").is_dir() and root.parent)
+        raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types){hint}")
     classes = sorted(_class_folders(root / "train", look_into(str(root / "train"))))
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "none"
