@@ -148,8 +148,11 @@ def test_an_unknown_class_like_no_other_gets_no_hint(tree):
 
 
 def test_a_class_without_images_is_named(tree):
-    root = tree("train/aster/a.png", "train/rose/a.txt", "train/tulip/")
+    root = tree("train/aster/a.png", "train/rose/a.txt", "train/tulip/", "test/rose/a.png", "test/rose/b.doc")
     assert refusal(root) == f"{root}/train has no images of rose, tulip"
+    tree("train/tulip/1.heic", "train/tulip/deep/2.HEIC")
+    hint = "; left out: 2 files of another type (.heic): save them as .jpg or .png"
+    assert refusal(root) == f"{root}/train has no images of rose, tulip{hint}"
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
@@ -158,7 +161,10 @@ def test_a_split_without_images_is_named_with_the_accepted_suffixes(tree, split)
         f"{other}/{name}/a.png" for other in ("train", "val", "test") for name in ("aster", "rose") if other != split
     ]
     root = tree(*paths, f"{split}/aster/a.doc", f"{split}/rose/")
-    assert re.fullmatch(rf"{re.escape(str(root))}/{split} has no images \(\.bmp, .*\.png.*\)", refusal(root))
+    assert re.fullmatch(
+        rf"{re.escape(str(root))}/{split} has no images \(\.bmp, .*\.png.*\); left out: 1 file of .* \(\.doc\): .*",
+        refusal(root),
+    )
 
 
 def test_cifar10_in_class_folders_is_listed_completely(shared_data):

@@ -159,6 +159,7 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
         ("https://a.b/c.png?d", "https://a.b/c.png?d is a URL; pictures are read from files only"),
         ("in/*.gif", "no file matches in/"),
         ("empty", "empty has no pictures (.bmp"),
+        ("phone", "; left out: 1 file of another type (.heic): save them as .jpg or .png"),
         ("files.csv", "files.csv has no column path; its first line is file,class"),
         ("none.csv", "none.csv has no rows"),
         ("latin.csv", "latin.csv, line 2, is not UTF-8; save the file as UTF-8"),
@@ -167,6 +168,8 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
 )
 def test_what_names_no_picture_is_refused(folder, source, expected):
     (folder.parent / "empty").mkdir()
+    (folder.parent / "phone").mkdir()
+    (folder.parent / "phone" / "1.heic").touch()
     (folder.parent / "files.csv").write_text("file,class\n")
     (folder.parent / "none.csv").write_text("path\n")
     (folder.parent / "latin.csv").write_text("path\nä.png\n", "latin-1")

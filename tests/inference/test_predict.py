@@ -149,6 +149,11 @@ def test_bad_pictures_are_named_and_counted_and_do_not_end_it(predict, run, bad_
     assert all("cannot be decoded as an image" in line for line in named)
     assert "exceeds limit" in named[3]
     assert last == "vitrine: 4 of 7 pictures were not readable"
+    (bad_pictures / "phone").mkdir()
+    for name in ("phone/e.HEIC", "f.czi", "notes.txt"):
+        (bad_pictures / name).touch()
+    code, _, err = predict(f"run={run.record.path}", f"input={bad_pictures}")
+    assert err.splitlines()[-1] == "vitrine: left out: 2 files of another type (.czi and .heic)"
     found = rows(tmp_path / "x.csv")
     assert [row["class"] for row in found] == [
         *[run.predict(bad_pictures / "0_good.png", accelerator="cpu").name] * 3,

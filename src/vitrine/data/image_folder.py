@@ -8,6 +8,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     if len(classes) < 2:
         only = f"only {classes[0]}" if classes else "none"
         raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
-    splits, seen, loose, others = {}, dict[Identity, Path](), 0, list[str]()
+    splits, seen, loose, others = {}, dict[Identity, Path](), 0, dict[str, list[str]]()
     for split, names in SPLIT_FOLDERS.items():
         if not (folders := [name for name in names if (root / name).is_dir()]):
             continue
@@ -78,19 +79,20 @@ def scan_folder(root: str | Path) -> LabelledFiles:
             hint = did_you_mean(nearest(unknown[0], classes))
             raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
         loose += len(found.pictures)
+        others[split] = []
         images = [
             (path, label)
             for label, name in enumerate(classes)
             if name in class_folders
-            for path in _images(split_folder / class_folders[name], found.identity, others)
+            for path in _images(split_folder / class_folders[name], found.identity, others[split])
         ]
         if not images:
-            raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))})")
+            raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))}){unread_hint(others[split])}")
         splits[split] = images
     labels = {label for _, label in splits["train"]}
     if empty := [name for label, name in enumerate(classes) if label not in labels]:
-        raise DataError(f"{root}/train has no images of {', '.join(empty)}")
-    return LabelledFiles(root, classes, splits, left_out=_left_out(loose, others))
+        raise DataError(f"{root}/train has no images of {', '.join(empty)}{unread_hint(others['train'])}")
+    return LabelledFiles(root, classes, splits, left_out=_left_out(loose, [*chain(*others.values())]))
 
 
 def refuse_url(name: str) -> None:
@@ -124,10 +126,18 @@ def _images(folder: Path, split: Identity, others: list[str]) -> list[Path]:
 def _left_out(loose: int, others: Sequence[str]) -> str:
     """Describe what may be pictures that are not read: so many in no class, and files of so many suffixes."""
     parts = [f"{plural(loose, 'picture')} in no class folder"] if loose else []
-    if others:
-        suffixes = listed(sorted({suffix or "no suffix" for suffix in others}), MAX_LISTED)
-        parts.append(f"{plural(len(others), 'file')} of another type ({suffixes})")
-    return listed(parts)
+    return listed([*parts, *([unread_files(others)] if others else [])])
+
+
+def unread_files(others: Sequence[str]) -> str:
+    """Describe files of other types than pictures by their suffixes: ``2 files of another type (.heic)``."""
+    suffixes = listed(sorted({suffix or "no suffix" for suffix in others}), MAX_LISTED)
+    return f"{plural(len(others), 'file')} of another type ({suffixes})"
+
+
+def unread_hint(others: Sequence[str]) -> str:
+    """The end of a message that pictures are missing, where files of other types may be the pictures."""
+    return f"; left out: {unread_files(others)}: save them as .jpg or .png" if others else ""
 
 
 def pictures_in(folder: str, read: set[Identity], others: list[str] | None = None) -> Iterator[str]:

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from vitrine.data.image_csv import other_forms, utf8_lines
-from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url
+from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url, unread_hint
 from vitrine.errors import DataError, first_line
 from vitrine.text import nfc, printable, similar_path_hint
 
@@ -54,7 +54,7 @@ class Pictures:
         with _reading(source):
             found, problem = cls._found(source)
             if next(iter(found), None) is None:
-                raise DataError(problem)
+                raise DataError(f"{problem}{unread_hint(found.others())}")
         return found
 
     @classmethod
@@ -81,6 +81,14 @@ class Pictures:
     def count(self) -> int | None:
         """Return how many there are; ``None`` for standard input."""
         return None if self.is_stream else sum(1 for _ in self)
+
+    def others(self) -> list[str]:
+        """Return the suffixes of the files in a folder that are left out as no pictures, except those of text."""
+        found: list[str] = []
+        if not self.is_stream and Path(self.source).is_dir():
+            for _ in pictures_in(self.source, set(), found):
+                pass
+        return found
 
 
 def _walk(folder: str) -> Iterator[Listed]:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from vitrine.config.predict import PredictConfig
 from vitrine.data.image_csv import split_labels
+from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.inputs import Listed, Pictures
@@ -84,6 +85,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         if journal is not None:
             journal.finish(layout)
         report.conclude()
+        if others := pictures.others():
+            notes.print(f"vitrine: left out: {one_line(unread_files(others))}")
     return report.unreadable
 
 
