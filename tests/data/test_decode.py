@@ -11,7 +11,7 @@ from helpers.levels import quick
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
-from vitrine.data.decode import FORMATS, Decoder
+from vitrine.data.decode import FORMATS, Decoder, has_pages
 from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import DataError
 
@@ -73,6 +73,19 @@ def test_32_bit_pixels_are_refused(tmp_path, kind, name):
     Image.fromarray(PIXELS[..., 0].astype(kind)).save(path)
     with pytest.raises(DataError, match=rf"deep\.tif cannot be .*: its pixels are 32-bit {name}, of no known range"):
         decoded(path)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".tif", ".webp"])
+def test_further_pages_are_noticed(tmp_path, suffix):
+    page, path = Image.fromarray(PIXELS), tmp_path / f"stack{suffix}"
+    page.save(path)
+    assert not has_pages(path)
+    page.save(path, save_all=True, append_images=[Image.fromarray(255 - PIXELS)])
+    assert has_pages(path)
+    path.write_bytes(b"")
+    assert not has_pages(path)
+    page.save(tmp_path / "page.png")
+    assert not has_pages(tmp_path / "page.png")
 
 
 def write_tiff(path, pixels, *, photometric=1, kind=1):

@@ -149,11 +149,16 @@ def test_bad_pictures_are_named_and_counted_and_do_not_end_it(predict, run, bad_
     assert all("cannot be decoded as an image" in line for line in named)
     assert "exceeds limit" in named[3]
     assert last == "vitrine: 4 of 7 pictures were not readable"
+    page = Image.open(bad_pictures / "0_good.png")
+    page.save(bad_pictures / "g_stack.tif", save_all=True, append_images=[page])
     (bad_pictures / "phone").mkdir()
     for name in ("phone/e.HEIC", "f.czi", "notes.txt"):
         (bad_pictures / name).touch()
     code, _, err = predict(f"run={run.record.path}", f"input={bad_pictures}")
-    assert err.splitlines()[-1] == "vitrine: left out: 2 files of another type (.czi and .heic)"
+    assert err.splitlines()[-2:] == [
+        "vitrine: of 1 picture with several pages or frames, only the first was read",
+        "vitrine: left out: 2 files of another type (.czi and .heic)",
+    ]
     found = rows(tmp_path / "x.csv")
     assert [row["class"] for row in found] == [
         *[run.predict(bad_pictures / "0_good.png", accelerator="cpu").name] * 3,

@@ -18,7 +18,7 @@ def test_an_endless_list_is_read_only_a_few_batches_ahead(run, pictures, workers
             yield (path if listed % 3 else "missing.png"), ""
 
     batches = read_batches(endless(), [run.transform], batch_size=4, workers=workers, pin=False)
-    for batch, (images, errors) in islice(batches, 5):
+    for batch, (images, errors, _) in islice(batches, 5):
         assert len(batch) == 4
         assert [index for index, (name, _) in enumerate(batch) if name == "missing.png"] == sorted(errors)
         assert images[0].shape == (4 - len(errors), 1, 8, 8)

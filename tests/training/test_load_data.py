@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.running import SMALL, write_image_folder
+from PIL import Image
 
 from vitrine import compose, fit
 from vitrine.distributed.hardware import choose_hardware
@@ -40,6 +41,22 @@ def test_pictures_that_are_scaled_up_are_reported_with_their_size(tmp_path, caps
         hint = f"; data.image_size={size} takes less computation" if size else ""
         report = f"vitrine: pictures of at most 4x10 pixels are scaled up to 9x24{hint}\n"
         assert capsys.readouterr().err == report, patch
+
+
+def test_pictures_with_several_pages_are_reported(tmp_path, capsys):
+    write_image_folder(tmp_path)
+    given = [f"data.root={tmp_path}", "data.image_size=8", "patch=4", f"paths.cache_dir={tmp_path / 'cache'}"]
+    config = compose(["data=imagefolder", *given])
+    hardware = choose_hardware(config)
+    load_data(config, hardware, Ranks())
+    assert capsys.readouterr().err == ""
+    first, stack = (tmp_path / "train" / "a" / name for name in ("0.png", "0.tif"))
+    first.unlink()
+    page = Image.new("RGB", (8, 8))
+    page.save(stack, save_all=True, append_images=[page, page])
+    load_data(config, hardware, Ranks())
+    problem = f"of pictures with several pages or frames, such as {stack}, only the first is read"
+    assert capsys.readouterr().err == f"vitrine: warning: {problem}\n"
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

@@ -21,6 +21,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
 # What is decoded, whatever a file is called: Pillow would hand PostScript to Ghostscript, which runs it as a program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
+PAGED = ("GIF", "TIFF", "WEBP")  # formats with pages or frames; what JPEG has are previews
+
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
 BITS, PHOTOMETRIC = 258, 262  # tags of a TIFF
@@ -194,10 +196,19 @@ def size_of(path: ImageFile) -> tuple[int, int]:
         raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
 
 
-def _opened(path: ImageFile | BinaryIO) -> ImageFileOfPillow:
+def has_pages(path: ImageFile) -> bool:
+    """Whether an image file has pages or frames after the first, which alone is decoded; false if it is unreadable."""
+    try:
+        with _opened(path, PAGED) as file:
+            return bool(getattr(file, "is_animated", False))
+    except Exception:  # Pillow raises many types of exceptions on damaged bytes
+        return False
+
+
+def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> ImageFileOfPillow:
     if isinstance(path, Path):
         refuse_pipe(path)
-    return Image.open(path.open() if isinstance(path, StoredImage) else path, formats=FORMATS)
+    return Image.open(path.open() if isinstance(path, StoredImage) else path, formats=formats)
 
 
 def _upright(image: Image.Image) -> Image.Image:

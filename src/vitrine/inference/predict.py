@@ -113,7 +113,8 @@ def _classify(
         pin=kind == "cuda",
     )
     with closing(batches):  # which ends the workers, also after an error
-        for batch, (images, errors) in batches:
+        for batch, (images, errors, paged) in batches:
+            report.paged += paged
             rows = ensemble.rows(batch, images, errors)
             if images_of is not None and images:
                 images_of.write([row.path for row in rows if not row.error], images[0])

@@ -5,18 +5,20 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from vitrine.data.decode import has_pages
 from vitrine.data.preparation import Preparation
 from vitrine.data.workers import WorkerContext, end_orphan, next_batch
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
-Decoded = tuple[list[Tensor], dict[int, str]]
+Decoded = tuple[list[Tensor], dict[int, str], int]
 DecodedBatch = tuple[list[Listed], Decoded]
 
 
@@ -34,18 +36,20 @@ class Reader(Dataset[DecodedBatch]):
         """Decode the files of a batch.
 
         Returns:
-            The batch; for each preparation the readable pictures, (B, C, H, W) uint8; and by its index in the batch why
-            each of the others cannot be read.
+            The batch; for each preparation the readable pictures, (B, C, H, W) uint8; by its index in the batch why
+            each of the others cannot be read; and how many have further pages, which are not read.
         """
         prepared: list[list[Tensor]] = []
         errors: dict[int, str] = {}
+        paged = 0
         for index, (path, _) in enumerate(batch):
             try:
                 prepared.append([preparation.pixels(path) for preparation in self.preparations])
+                paged += has_pages(Path(path))
             except DataError as error:
                 errors[index] = str(error)
         images = [torch.stack(each) for each in zip(*prepared, strict=True)]
-        return batch, (images, errors)
+        return batch, (images, errors, paged)
 
 
 def read_batches(

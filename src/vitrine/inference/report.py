@@ -27,6 +27,7 @@ class Report:
 
     Attributes:
         unreadable: how many pictures could not be read.
+        paged: how many have further pages or frames, which were not read.
     """
 
     def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
@@ -34,7 +35,7 @@ class Report:
         self.layout = layout
         self.width = max(len(one_line(name)) for name in [*classes, *layout.columns[1::2]])
         self.notes = notes
-        self.unreadable = 0
+        self.unreadable = self.paged = 0
         self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
         self._nll = 0.0
         self._new = 0
@@ -126,6 +127,9 @@ class Report:
             total = self._read + self.unreadable
             verb = "was" if self.unreadable == 1 else "were"
             self.notes.print(f"vitrine: {self.unreadable:,} of {plural(total, 'picture')} {verb} not readable")
+        if self.paged:
+            of = f"of {plural(self.paged, 'picture')} with several pages or frames"
+            self.notes.print(f"vitrine: {of}, only the first was read")
 
     def _print(self, rows: Sequence[Row]) -> None:
         """Print rows of the table, below its head."""

@@ -10,7 +10,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.decode import ImageFile, size_of
+from vitrine.data.decode import ImageFile, has_pages, size_of
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
@@ -39,7 +39,9 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
     data = read() if ranks.rank == 0 else None
     if data is not None and config.resume is None:
-        report_upscaling(config, data.dataset.files.get("train", ()))
+        pictures = data.dataset.files.get("train", ())
+        report_upscaling(config, pictures)
+        report_pages(pictures)
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
 
@@ -49,9 +51,8 @@ def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None
 
     The size that the report advises is the first that the model can take.
     """
-    chosen = pictures[:: max(1, len(pictures) // LOOKED_AT)]
     try:
-        sizes = [size_of(picture) for picture in chosen]
+        sizes = [size_of(picture) for picture in _some(pictures)]
     except DataError:  # decoding names the picture
         return
     height, width = config.data.image_hw
@@ -61,6 +62,17 @@ def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None
         side = next((side for side in sides if not vit_faults(replace(config.model, image_size=side))), None)
         hint = f"; data.image_size={side} takes less computation" if side else ""
         report(f"pictures of at most {tall}x{wide} pixels are scaled up to {height}x{width}{hint}")
+
+
+def report_pages(pictures: Sequence[ImageFile]) -> None:
+    """Report pictures with several pages or frames, as far as some of them show."""
+    if paged := [picture for picture in _some(pictures) if has_pages(picture)]:
+        report(f"warning: of pictures with several pages or frames, such as {paged[0]}, only the first is read")
+
+
+def _some(pictures: Sequence[ImageFile]) -> Sequence[ImageFile]:
+    """Return about ``LOOKED_AT`` of the pictures, evenly spread."""
+    return pictures[:: max(1, len(pictures) // LOOKED_AT)]
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
