@@ -80,10 +80,10 @@ def test_confusion_counts_true_by_predicted_over_runs():
     assert confusion(runs, 3).tolist() == [[3, 1, 0], [0, 2, 0], [0, 0, 0]]
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_scores_of_classes_are_those_of_scikit_learn(several):
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_scores_of_classes_are_those_of_scikit_learn(multi_label):
     random = np.random.default_rng(0)
-    if several:
+    if multi_label:
         labels, predicted = random.random((2, 90, 4)) < 0.3
     else:
         labels, predicted = random.integers(0, 4, 90), random.integers(0, 6, 90)  # some are taken for no class

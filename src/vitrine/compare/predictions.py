@@ -64,7 +64,7 @@ class Predictions:
         return cls(labels, predicted, confidence, true_probability)
 
     @property
-    def several(self) -> bool:
+    def multi_label(self) -> bool:
         """Whether images have several labels."""
         return self.labels.ndim == 2
 

@@ -99,8 +99,8 @@ def _look(
     if rollout_problem(model):
         return Shown(pixels[: len(chosen)], truth, [], [], None)
     observed = [observe(model, image) for image in images[: len(chosen)]]
-    several = loaded.config.data.multi_label
-    predicted = [(one.logits > 0).tolist() if several else int(one.logits.argmax()) for one in observed]
+    multi_label = loaded.config.data.multi_label
+    predicted = [(one.logits > 0).tolist() if multi_label else int(one.logits.argmax()) for one in observed]
     guesses = [class_name(names, one) for one in predicted]
     return Shown(pixels[: len(chosen)], truth, guesses, observed, measure(model, images[len(chosen) :]))
 

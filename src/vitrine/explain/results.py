@@ -74,7 +74,7 @@ def prediction_sections(test_images: RunImages, predictions: Predictions, names:
 
 def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSection:
     """The confusion matrix, as counts and as shares of the true class."""
-    if predictions.several:
+    if predictions.multi_label:
         text = "There is no matrix: an image has several labels, or none. The scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
     if len(names) > MOST_CLASSES:
@@ -222,7 +222,7 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
         pixels = test_images.pixels([*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:
         return RunSection("wrong", "Wrong images", f"The pixels are not available: {joined_lines(error)}.")
-    true, guessed = ("labels", "wrong labels") if predictions.several else ("class", "wrong class")
+    true, guessed = ("labels", "wrong labels") if predictions.multi_label else ("class", "wrong class")
     kinds = {
         "worst": ("Largest loss", f"The true {true} got the lowest probability.", worst, pixels[: len(worst)]),
         "confident": (
@@ -248,13 +248,13 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
             f"{title}: " + "; ".join(f"{true} taken for {guess}, {share} %" for _, true, guess, share, _ in rows) + "."
         )
         caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
-        caption += " That of several labels is as if they were independent." if predictions.several else ""
+        caption += " That of several labels is as if they were independent." if predictions.multi_label else ""
         heads = ["test image", true, "taken for", "probability (%)", f"of the {true} (%)"]
         figures.append(
             DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows, names), [heads, *rows])
         )
     text = f"Of {plural(len(predictions.labels), 'test image')}, {plural(len(wrong), 'is', 'are')} wrong."
-    text += " An image is right if all of its labels are." if predictions.several else ""
+    text += " An image is right if all of its labels are." if predictions.multi_label else ""
     return RunSection("wrong", "Wrong images", text, figures)
 
 

@@ -25,20 +25,27 @@ class Ensemble:
         predictors: the models, on one device.
         classes: names of their classes.
         top_k: number of classes to give for each picture.
-        threshold: least probability of the classes that are given where pictures have several; ``None`` where they have
-            one.
+        threshold: least probability of the classes that are given, where ``multi_label``.
+        multi_label: whether pictures have several labels.
 
     Attributes:
         preparations: the different ones among those of the models.
     """
 
     def __init__(
-        self, predictors: Sequence[Predictor], classes: list[str], top_k: int, threshold: float | None = None
+        self,
+        predictors: Sequence[Predictor],
+        classes: list[str],
+        top_k: int,
+        threshold: float,
+        *,
+        multi_label: bool,
     ) -> None:
         self.predictors = predictors
         self.classes = classes
         self.top_k = top_k
         self.threshold = threshold
+        self.multi_label = multi_label
         self.preparations = list(dict.fromkeys(predictor.preparation for predictor in predictors))
         self._numbers = {name: number for number, name in enumerate(classes)}
 
@@ -55,7 +62,7 @@ class Ensemble:
     def identity(self, runs: Sequence[LoadedRun]) -> dict[str, Any]:
         """Return what results depend on, apart from the pictures, as plain values."""
         temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
-        given = {"top_k": self.top_k} if self.threshold is None else {"confidence": self.threshold}
+        given = {"confidence": self.threshold} if self.multi_label else {"top_k": self.top_k}
         target = {"target": runs[0].target} if runs[0].target else {}
         return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given, **target}
 
@@ -88,19 +95,18 @@ class Ensemble:
         if not images:
             return [Row(path, [], [], label, error=errors[index]) for index, (path, label) in enumerate(batch)]
         probabilities = self.probabilities(images)
-        several = self.threshold is not None
-        count = len(self.classes) if several else self.top_k
+        count = len(self.classes) if self.multi_label else self.top_k
         values, indices = (found.tolist() for found in likeliest(probabilities, count))
         rows, number = [], 0
         for index, (path, label) in enumerate(batch):
             if index in errors:
                 rows.append(Row(path, [], [], label, error=errors[index]))
                 continue
-            if self.threshold is not None:
+            if self.multi_label:
                 given = sum(value >= self.threshold for value in values[number])
                 indices[number], values[number] = indices[number][:given], values[number][:given]
             names = [self.classes[position] for position in indices[number]]
-            known = label and not several
+            known = label and not self.multi_label
             of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
             rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label))
             number += 1

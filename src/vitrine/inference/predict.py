@@ -51,10 +51,10 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     changed, target = options.allow_changed_code, options.target or ""
     runs = [load_run(folder, trust=options.trust, target=target, allow_changed_code=changed) for folder in options.runs]
     classes = same_classes(runs)
-    several = runs[0].config.data.multi_label
-    _check(options, classes, several)
+    multi_label = runs[0].config.data.multi_label
+    _check(options, classes, multi_label)
     _keep_input(options, pictures)
-    layout = Layout(options.top_k, options.confidence, several)
+    layout = Layout(options.top_k, options.confidence, multi_label)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     for run in runs:
         if (status := run.record.status) != "finished":
@@ -70,8 +70,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
         threshold = THRESHOLD if options.confidence is None else options.confidence
-        ensemble = Ensemble(predictors, classes, options.top_k, threshold if several else None)
-        named = _with_known_labels(pictures, classes, notes, several)
+        ensemble = Ensemble(predictors, classes, options.top_k, threshold, multi_label=multi_label)
+        named = _with_known_labels(pictures, classes, notes, multi_label)
         journal = None
         if options.output is not None:
             made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
@@ -123,14 +123,14 @@ def _classify(
             report.add(rows)
 
 
-def _check(options: PredictConfig, classes: list[str], several: bool) -> None:
+def _check(options: PredictConfig, classes: list[str], multi_label: bool) -> None:
     """Raise ConfigError where ``options`` do not suit the runs."""
-    if several and options.top_k > 1:
+    if multi_label and options.top_k > 1:
         problem = (
             f"is for one label per picture; of several, all are given that have the probability confidence={THRESHOLD}"
         )
         raise ConfigError([Fault("top_k", str(options.top_k), problem)])
-    if several and options.calibrate:
+    if multi_label and options.calibrate:
         problem = "is for one label per picture, and this run's have several"
         raise ConfigError([Fault("calibrate", "true", problem, "calibrate=false")])
     if options.top_k > len(classes):
@@ -172,9 +172,9 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
 
 
-def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, several: bool) -> Iterator[Listed]:
+def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, multi_label: bool) -> Iterator[Listed]:
     """Return the pictures, with labels only if these are the runs' classes: folders need not be classes."""
-    if several and not pictures.has_labels:
+    if multi_label and not pictures.has_labels:
         return ((path, "") for path, _ in pictures)
     unknown = [name for name in pictures.folders if name not in classes]
     if not pictures.has_labels and (unknown or not pictures.folders):
@@ -186,13 +186,13 @@ def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, s
         return ((path, "") for path, _ in pictures)
     known = frozenset(classes)
     if pictures.has_labels:
-        return _checked_labels(pictures, known, several)
+        return _checked_labels(pictures, known, multi_label)
     return iter(pictures)
 
 
-def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], several: bool) -> Iterator[Listed]:
+def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], multi_label: bool) -> Iterator[Listed]:
     for path, label in pictures:
-        for name in split_labels(label) if several else [label]:
+        for name in split_labels(label) if multi_label else [label]:
             if name and name not in known:
                 hint = did_you_mean(nearest(name, known))
                 raise DataError(f"{path} has the label {name}, which is not a class of the run{hint}")

@@ -107,9 +107,9 @@ class Report:
         entries = {}
         if self._labelled:
             entries["accuracy"] = f"{self._right / self._labelled:.4f} of {plural(self._labelled, 'labelled picture')}"
-            if not self.layout.several:
+            if not self.layout.multi_label:
                 entries["NLL"] = f"{self._nll / self._labelled:.4f}"
-        if self.options.confidence is not None and not self.layout.several:
+        if self.options.confidence is not None and not self.layout.multi_label:
             share = f"{self._doubtful / self._read:.1%} of them" if self._read else "none"
             entries["in doubt"] = f"{plural(self._doubtful, 'picture')}, {share}"
             if self._sure:

@@ -55,24 +55,24 @@ class Layout:
     Attributes:
         top_k: number of classes of each picture.
         confidence: least probability of a class that is given.
-        several: whether pictures have several labels: ``cat|dog`` and ``0.98|0.7`` are then a cell each.
+        multi_label: whether pictures have several labels: ``cat|dog`` and ``0.98|0.7`` are then a cell each.
     """
 
     top_k: int = 1
     confidence: float | None = None
-    several: bool = False
+    multi_label: bool = False
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns: path, class, probability, class_2, ...; or path, classes, probabilities."""
-        if self.several:
+        if self.multi_label:
             return ["path", "classes", "probabilities"]
         ranks = ["", *(f"_{rank}" for rank in range(2, self.top_k + 1))]
         return ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
 
     def cells(self, row: Row) -> list[Cell]:
         """Return the values of :attr:`columns`: ``None`` for classes in doubt, and for all of an unreadable picture."""
-        if self.several:
+        if self.multi_label:
             if row.error:
                 return [row.path, None, None]
             return [row.path, join_labels(row.classes), SEPARATOR.join(map(str, row.probabilities))]
@@ -83,13 +83,13 @@ class Layout:
 
     def is_doubtful(self, row: Row) -> bool:
         """Whether the likeliest class has a lower probability than :attr:`confidence`."""
-        if self.several or self.confidence is None:
+        if self.multi_label or self.confidence is None:
             return False
         return bool(row.probabilities) and row.probabilities[0] < self.confidence
 
     def is_right(self, row: Row) -> bool:
         """Whether a labelled picture is classified correctly, with all of its labels."""
-        return set(row.classes) == set(split_labels(row.label)) if self.several else row.classes[0] == row.label
+        return set(row.classes) == set(split_labels(row.label)) if self.multi_label else row.classes[0] == row.label
 
 
 class Journal:

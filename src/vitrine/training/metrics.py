@@ -154,9 +154,9 @@ def measure(
         names: of the metrics; ``None`` for all that are of such labels.
         own: the user's, by name.
     """
-    several = labels.dim() == 2
-    functions = {**(MULTI_LABEL_FUNCTIONS if several else FUNCTIONS), **own}
-    chosen = (*extra_metrics(multi_label=several), *own) if names is None else names
+    multi_label = labels.dim() == 2
+    functions = {**(MULTI_LABEL_FUNCTIONS if multi_label else FUNCTIONS), **own}
+    chosen = (*extra_metrics(multi_label=multi_label), *own) if names is None else names
     possible = [name for name in chosen if name != "top5_acc" or logits.shape[1] > 5]
     return {name: float(functions[name](logits, labels)) for name in possible}
 

@@ -120,7 +120,7 @@ def prediction_sections(compared: Comparison, styles: RowStyles, predictions: di
         if len(names) <= MAX_CLASSES:
             plot = prediction_plots.class_accuracies(by_row, names, styles)
             found.append(Section("classes", plot.title, plots=[plot]))
-            if by_row[0][1][0].several:
+            if by_row[0][1][0].multi_label:
                 caption = "There is none: a test image has several labels, or none."
                 found.append(Section("confusion", "Confusion matrix", caption))
             else:

@@ -66,8 +66,8 @@ def class_accuracies(
     by_row: Sequence[tuple[ConfigurationRow, list[Predictions]]], names: list[str], styles: RowStyles
 ) -> Plot:
     """Plot the accuracy on each class: rows by classes. Where images have several labels, it is F1."""
-    several = by_row[0][1][0].several
-    score, what = (per_class_f1, "F1 of each class") if several else (per_class_accuracy, "accuracy on each class")
+    multi_label = by_row[0][1][0].multi_label
+    score, what = (per_class_f1, "F1 of each class") if multi_label else (per_class_accuracy, "accuracy on each class")
     accuracies = np.array([score(runs, len(names)).mean(axis=0) for _, runs in by_row])
     rows, short_names = [styles.label(row) for row, _ in by_row], list(map(escape, shorten(names, 14)))
     texts = [["" if np.isnan(value) else f"{100 * value:.1f}" for value in line] for line in accuracies]
@@ -78,7 +78,7 @@ def class_accuracies(
     numbers = [["configuration", *names]]
     numbers += [[row.label, *line] for (row, _), line in zip(by_row, texts, strict=True)]
     plot = heatmap(
-        "F1 per class" if several else "Accuracy per class",
+        "F1 per class" if multi_label else "Accuracy per class",
         caption,
         short_names,
         rows,

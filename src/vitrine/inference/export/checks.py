@@ -164,13 +164,13 @@ def accuracy_cost(
     """
     least = 0.5 if gives == "probabilities" else 0.0
     validation, trained_on = validation_images(run, data_root)
-    several = run.config.data.multi_label
+    multi_label = run.config.data.multi_label
     predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
     labels = []
     for pictures, truth in validation.batches(torch.arange(len(validation)).split(VALIDATION_BATCH)):
         for model, own in zip((exported, pytorch), predictions, strict=True):
             given = model(pictures)
-            own.append((given > least).to(truth.dtype) if several else given.argmax(dim=1))
-        labels.append(truth if several or truth.dim() == 1 else truth[:, run.target_index])
+            own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))
+        labels.append(truth if multi_label or truth.dim() == 1 else truth[:, run.target_index])
     compared = torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels)
     return AccuracyCost.of(*compared, trained_on=trained_on)

@@ -75,7 +75,7 @@ timm's crop can lie one pixel off.
 USE = """\
 best = int(probabilities.argmax())
 print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))"""
-USE_SEVERAL = """\
+USE_MULTI_LABEL = """\
 for name, probability in zip(model.pretrained_cfg["label_names"], probabilities.tolist()):
     print(name, probability)"""
 
@@ -106,14 +106,15 @@ def model_card(source: ExportSource) -> str:
     accuracy = TestAccuracy.of(source.run)
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
-    count, several = len(source.run.classes), config.data.multi_label
+    count, multi_label = len(source.run.classes), config.data.multi_label
     of_target = f" of the target {code(source.run.answers)}" if source.run.answers else ""
+    does = f"gives pictures any of {count} labels" if multi_label else f"sorts pictures into {count} classes{of_target}"
     return CARD.format(
         metadata=metadata(source, accuracy),
         name=repository.rpartition("/")[2] if source.request.hub else code(source.request.record.name),
-        does=f"gives pictures any of {count} labels" if several else f"sorts pictures into {count} classes{of_target}",
-        probabilities="sigmoid()" if several else "softmax(dim=1)",
-        use=USE_SEVERAL if several else USE,
+        does=does,
+        probabilities="sigmoid()" if multi_label else "softmax(dim=1)",
+        use=USE_MULTI_LABEL if multi_label else USE,
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.run),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
