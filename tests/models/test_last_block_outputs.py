@@ -30,9 +30,9 @@ def test_the_class_token_gives_and_learns_what_it_does_among_all(
 ):
     kinds = {"position": position, "attention": attention, "attention_kernel": kernel, "norm_placement": placement}
     model = randomise(VisionTransformer(small(**kinds, registers=2, layer_scale=0.5, mlp="swiglu", qk_norm=True)))
-    assert model.num_outputs == 1
+    assert model.num_queries == 1
     whole = copy.deepcopy(model)
-    whole.num_outputs = None
+    whole.num_queries = None
     images = images_for(model.config)
     torch.testing.assert_close(learned(model, images), learned(whole, images), rtol=0, atol=1e-10)
 
@@ -41,7 +41,7 @@ def test_the_class_token_gives_and_learns_what_it_does_among_all(
 def test_it_does_in_training_too(small, randomise, images_for, changes):
     model = randomise(VisionTransformer(small(**changes)))
     whole = copy.deepcopy(model)
-    whole.num_outputs = None
+    whole.num_queries = None
     images = images_for(model.config)
     torch.testing.assert_close(learned(model, images), learned(whole, images), rtol=0, atol=1e-10)
 
@@ -58,4 +58,4 @@ def test_the_last_block_alone_leaves_tokens_out(small, images_for):
 
 @pytest.mark.parametrize("changes", [{"norm": "batchnorm"}, {"pool": "mean"}, {"pool": "map"}])
 def test_every_token_is_computed_where_it_matters(small, changes):
-    assert VisionTransformer(small(**changes)).num_outputs is None
+    assert VisionTransformer(small(**changes)).num_queries is None

@@ -16,7 +16,7 @@ from vitrine import compose, fit
 from vitrine.config.parts import PartError
 from vitrine.config.schema import CallbacksConfig
 from vitrine.runs import RunRecord
-from vitrine.training.metrics import Outputs, all_labels_right, auroc, class_metrics, measure, own_metrics
+from vitrine.training.metrics import LogitsAndLabels, all_labels_right, auroc, class_metrics, measure, own_metrics
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -118,7 +118,7 @@ def test_classes_have_accuracies_with_wilson_intervals(outputs):
 
 def test_batches_give_what_all_images_together_give(outputs):
     logits, labels = outputs
-    metric = Outputs(["balanced_acc", "ece"])
+    metric = LogitsAndLabels(["balanced_acc", "ece"])
     for part in torch.arange(300).split(70):
         metric.update(logits[part], labels[part])
     assert metric.compute() == pytest.approx(measure(logits, labels, ["balanced_acc", "ece"]))

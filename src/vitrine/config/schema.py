@@ -125,7 +125,7 @@ class DataConfig:
         return height_width(self.image_size)
 
     @property
-    def outputs(self) -> list[int]:
+    def classes_per_target(self) -> list[int]:
         """Number of classes of each target."""
         return self.target_classes or [self.num_classes]
 

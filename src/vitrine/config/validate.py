@@ -283,7 +283,7 @@ def _targets(config: TrainConfig) -> Iterator[Fault]:
     ):
         if value:
             yield Fault(key, as_override(value), f"is for one target, {several}", f"{key}={off}")
-    if model.num_classes != (needed := sum(data.outputs)):
+    if model.num_classes != (needed := sum(data.classes_per_target)):
         problem = f"must be {needed}, the classes of all targets together"
         yield Fault("model.num_classes", str(model.num_classes), problem)
 

@@ -160,8 +160,8 @@ class LoadedRun:
     @property
     def _outputs(self) -> slice:
         """Which of all targets' logits are those of the one target."""
-        outputs, index = self.trained_config.data.outputs, self.target_index
-        return slice(sum(outputs[:index]), sum(outputs[: index + 1]))
+        classes, index = self.trained_config.data.classes_per_target, self.target_index
+        return slice(sum(classes[:index]), sum(classes[: index + 1]))
 
     @property
     def answers(self) -> str:

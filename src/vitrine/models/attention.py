@@ -68,7 +68,7 @@ class Attention(nn.Module):
         self.proj_drop = Dropout(projection_dropout)
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_queries: int | None = None
     ) -> Tensor:
         """Let tokens attend to each other.
 
@@ -77,14 +77,14 @@ class Attention(nn.Module):
             record: takes the attention weights.
             indices: (B, N) int64, those of the tokens in the whole sequence, of which patch dropout has left some out;
                 ``None`` where the sequence is whole.
-            num_outputs: number of the first tokens whose outputs are read, and computed; ``None`` is all.
+            num_queries: number of the first tokens that attend to all and are returned; ``None`` is every token.
 
         Returns:
-            (B, N, D), or (B, num_outputs, D).
+            (B, N, D), or (B, num_queries, D).
         """
         q, k, v = self.project(x)
         q, k, bias = self.relate(self.q_norm(q), self.k_norm(k), indices)
-        q, bias = q[:, :, :num_outputs], None if bias is None else bias[..., :num_outputs, :]
+        q, bias = q[:, :, :num_queries], None if bias is None else bias[..., :num_queries, :]
         if record.active:
             record("weights", attention_weights(q, k, bias, self.scale))
         rate = self.dropout if self.training else 0.0

@@ -30,7 +30,7 @@ class Block(nn.Module):
         self.residual = config.residual
         self.norm1 = build_norm(config, config.dim)
         self.attn = build_attention(config, relation)
-        self.attn_takes = tuple(filter(partial(forward_takes, self.attn), ("record", "indices", "num_outputs")))
+        self.attn_takes = tuple(filter(partial(forward_takes, self.attn), ("record", "indices", "num_queries")))
         self.ls1 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
         self.norm2 = build_norm(config, config.dim)
         hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
@@ -41,19 +41,19 @@ class Block(nn.Module):
         self.norm2_out: nn.Module = nn.Identity()
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_queries: int | None = None
     ) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``indices`` and ``num_outputs`` as of :meth:`Attention.forward`."""
-        x = self.join(x[:, :num_outputs], self.attention_branch(self.norm1(x), record, indices, num_outputs))
+        """(B, N, D) -> (B, N, D); ``indices`` and ``num_queries`` as of :meth:`Attention.forward`."""
+        x = self.join(x[:, :num_queries], self.attention_branch(self.norm1(x), record, indices, num_queries))
         return self.join(x, self.mlp_branch(self.norm2(x), record))
 
     def join(self, x: Tensor, branch: Tensor) -> Tensor:
         """Add a branch to the block's input, both (B, N, D); without residual connections, return the branch alone."""
         return x + self.drop_path(branch) if self.residual else branch
 
-    def attention_branch(self, x: Tensor, record: Recorder, indices: Tensor | None, num_outputs: int | None) -> Tensor:
+    def attention_branch(self, x: Tensor, record: Recorder, indices: Tensor | None, num_queries: int | None) -> Tensor:
         """(B, N, D) -> (B, N, D): attention, a norm if there is one, and layer scale, which a norm would undo."""
-        known = {"record": record.scope("attn"), "indices": indices, "num_outputs": num_outputs}
+        known = {"record": record.scope("attn"), "indices": indices, "num_queries": num_queries}
         x = self.attn(x, **{name: known[name] for name in self.attn_takes})
         return record("attn", self.ls1(self.norm1_out(x)))
 
@@ -66,10 +66,10 @@ class PostNormBlock(Block):
     """Post-norm block (arXiv:1706.03762, section 3.1): normalises the sum of branch and residual: ``post``."""
 
     def forward(
-        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_outputs: int | None = None
+        self, x: Tensor, record: Recorder = NO_RECORDER, indices: Tensor | None = None, num_queries: int | None = None
     ) -> Tensor:
-        """(B, N, D) -> (B, N, D); ``indices`` and ``num_outputs`` as of :meth:`Attention.forward`."""
-        x = self.norm1(self.join(x[:, :num_outputs], self.attention_branch(x, record, indices, num_outputs)))
+        """(B, N, D) -> (B, N, D); ``indices`` and ``num_queries`` as of :meth:`Attention.forward`."""
+        x = self.norm1(self.join(x[:, :num_queries], self.attention_branch(x, record, indices, num_queries)))
         return self.norm2(self.join(x, self.mlp_branch(x, record)))
 
 

@@ -75,7 +75,7 @@ class VisionTransformer(nn.Module):
         self.pos_conv = ConvPosition(config.dim, config.grid, config.prefix) if is_conv else nn.Identity()
         self.norm = build_norm(config, config.dim) if config.final_norm else nn.Identity()
         self.attn_pool = build_pool(config)  # timm's name for pool=map
-        self.num_outputs = last_block_outputs(config)
+        self.num_queries = last_block_queries(config)
         self.head = nn.Linear(config.dim, config.num_classes)
         initialise(self, config)
 
@@ -85,16 +85,16 @@ class VisionTransformer(nn.Module):
 
     def pooled(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, D): what the head reads."""
-        x = self.forward_features(images, record, None if record.active else self.num_outputs)
+        x = self.forward_features(images, record, None if record.active else self.num_queries)
         x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
         return record("pooled", x)
 
     def forward_features(
-        self, images: Tensor, record: Recorder = NO_RECORDER, num_outputs: int | None = None
+        self, images: Tensor, record: Recorder = NO_RECORDER, num_queries: int | None = None
     ) -> Tensor:
         """(B, C, H, W) -> (B, N, D): every token after the last norm; class token first, registers, then patches.
 
-        With patch dropout, in training: those that are kept. With ``num_outputs``: the first of them; the last block
+        With patch dropout, in training: those that are kept. With ``num_queries``: the first of them; the last block
         attends to the others without computing their outputs.
         """
         if images.shape[1:] != (self.config.in_channels, *self.config.image_hw):
@@ -102,8 +102,8 @@ class VisionTransformer(nn.Module):
         x = record("patches", self.patch_embed(images)).to(images.dtype)  # from here on float32 in mixed precision
         x, indices = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
-            outputs = num_outputs if index == self.config.depth - 1 else None
-            x = block(x, record.scope(f"blocks.{index}"), indices, outputs)
+            queries = num_queries if index == self.config.depth - 1 else None
+            x = block(x, record.scope(f"blocks.{index}"), indices, queries)
             if index == 0:
                 x = self.pos_conv(x)
             x = record(f"blocks.{index}", x)
@@ -230,7 +230,7 @@ def drop_path_rates(config: ViTConfig) -> list[float]:
     return [config.drop_path * index / last for index in range(config.depth)]
 
 
-def last_block_outputs(config: ViTConfig) -> int | None:
+def last_block_queries(config: ViTConfig) -> int | None:
     """Return the number of the first tokens whose outputs of the last block the pool reads; ``None`` is all.
 
     One, the class token, if what follows attention treats each token alone.

@@ -199,7 +199,8 @@ class Compilation(Callback):
         data, parts = module.config.data, module.config.trainer.accumulate_grad_batches * trainer.world_size
         shape = (module.images_per_step // parts, data.in_channels, *data.image_hw)
         images = torch.zeros(shape, dtype=torch.uint8, device=module.device)
-        labels = torch.zeros(len(images), len(data.outputs), dtype=torch.int64, device=module.device).squeeze(1)
+        targets = len(data.classes_per_target)
+        labels = torch.zeros(len(images), targets, dtype=torch.int64, device=module.device).squeeze(1)
         if data.multi_label:
             labels = images.new_zeros(len(images), data.num_classes)
         statistics = {name: buffer.clone() for name, buffer in module.model.named_buffers()}

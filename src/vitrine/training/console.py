@@ -44,7 +44,7 @@ def show_start(
 ) -> None:
     """Print a table of data, model, parameters, FLOPs, device, precision, run folder and loggers."""
     model, data = config.model, config.data
-    classes = [plural(count, "class", "classes") for count in data.outputs]
+    classes = [plural(count, "class", "classes") for count in data.classes_per_target]
     if len(data.targets) > 1:
         classes = [f"{name} of {count}" for name, count in zip(data.targets, classes, strict=True)]
     layout = f"{format_size(data.image_size)}x{data.in_channels}, {listed(classes)}"

@@ -103,7 +103,7 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
         trainer.test(module, datamodule=data, verbose=False)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
-    (logits, labels), *others = by_target(logits, labels, config.data.outputs)
+    (logits, labels), *others = by_target(logits, labels, config.data.classes_per_target)
     further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
     metrics |= {f"test/{name}": value for name, value in further.items()}
     named = dict(zip(config.data.targets[1:], others, strict=True))

@@ -81,7 +81,7 @@ class Classifier(pl.LightningModule):
         self.model = build_model(config.model) if model is None else model
         self.trained = freeze(self.model, config.finetune)
         self.train()
-        self.training_criterion, self.criterion = build_loss(config.loss, class_weights, config.data.outputs)
+        self.training_criterion, self.criterion = build_loss(config.loss, class_weights, config.data.classes_per_target)
         for name in ("mean", "std"):
             value = torch.tensor(getattr(config.data, name)).reshape(1, -1, 1, 1)
             self.register_buffer(name, value, persistent=False)
@@ -205,7 +205,7 @@ class Classifier(pl.LightningModule):
         if self.config.data.multi_label:
             right = all_labels_right(logits.detach(), targets).float().mean()
         else:
-            scores, labels = by_target(logits.detach(), targets, self.config.data.outputs)[0]
+            scores, labels = by_target(logits.detach(), targets, self.config.data.classes_per_target)[0]
             labels = labels if labels.dim() == 1 else labels.argmax(dim=1)
             right = (scores.argmax(dim=1) == labels).float().mean()
         return loss, right

@@ -124,7 +124,7 @@ class MeanLoss(Metric):
 
 
 def build_loss(
-    config: LossConfig, class_weights: Tensor | None = None, outputs: Sequence[int] = ()
+    config: LossConfig, class_weights: Tensor | None = None, classes_per_target: Sequence[int] = ()
 ) -> tuple[Loss, Loss]:
     """Return the loss to train with and the one to evaluate with, without label smoothing and weights of classes.
 
@@ -134,7 +134,7 @@ def build_loss(
     Args:
         config: the loss.
         class_weights: of the classes in training.
-        outputs: number of classes of each target, where there are several.
+        classes_per_target: number of classes of each target, where there are several.
 
     Raises:
         PartError: the user's loss cannot be built, or has weights to train.
@@ -149,9 +149,9 @@ def build_loss(
     else:
         plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
         training = partial(plain, label_smoothing=config.label_smoothing)
-    if len(outputs) > 1:
+    if len(classes_per_target) > 1:
         of_each = (partial(mean_loss, loss, config.name) for loss in (training, plain))
-        trained, evaluated = (partial(sum_over_targets, loss, outputs) for loss in of_each)
+        trained, evaluated = (partial(sum_over_targets, loss, classes_per_target) for loss in of_each)
         return trained, evaluated
     return training if class_weights is None else WeightedLoss(training, class_weights), plain
 
@@ -180,16 +180,16 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
     raise PartError(name, f"must return the mean loss, a scalar tensor, not {given}")
 
 
-def sum_over_targets(loss: Loss, outputs: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
+def sum_over_targets(loss: Loss, classes_per_target: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
     """Return the sum over targets of a loss of their own logits and labels.
 
     Args:
         loss: of logits (B, classes) and labels (B,).
-        outputs: number of classes of each target.
-        logits: (B, sum of ``outputs``).
+        classes_per_target: number of classes of each target.
+        logits: (B, sum of ``classes_per_target``).
         labels: (B, targets) int64.
     """
-    pairs = zip(logits.split(list(outputs), dim=1), labels.unbind(dim=1), strict=True)
+    pairs = zip(logits.split(list(classes_per_target), dim=1), labels.unbind(dim=1), strict=True)
     return torch.stack([loss(own, of_target) for own, of_target in pairs]).sum()
 
 

@@ -199,20 +199,20 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     return low if correct else 0.0, high if correct < count else 1.0  # exactly, which rounding would miss
 
 
-def by_target(logits: Tensor, labels: Tensor, outputs: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+def by_target(logits: Tensor, labels: Tensor, classes_per_target: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Return the logits (B, classes) and labels (B,) of each target; all there are, unless there are several.
 
     Args:
         logits: (B, num_classes).
         labels: (B, targets) int64 of several targets.
-        outputs: number of classes of each target.
+        classes_per_target: number of classes of each target.
     """
-    if len(outputs) == 1:
+    if len(classes_per_target) == 1:
         return [(logits, labels)]
-    return list(zip(logits.split(list(outputs), dim=1), labels.unbind(dim=1), strict=True))
+    return list(zip(logits.split(list(classes_per_target), dim=1), labels.unbind(dim=1), strict=True))
 
 
-class Outputs(Metric):
+class LogitsAndLabels(Metric):
     """Logits and labels of a split, kept on the device until :func:`measure` takes them, over all ranks."""
 
     logits: list[Tensor]

@@ -173,7 +173,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
         for image in images.cpu().split(1):
             found.append(module(image))
             maps.append(attended_patches(module.model, module.normalised(image))[0].numpy())
-    logits, true = by_target(torch.cat(found), labels, module.config.data.outputs)[0]
+    logits, true = by_target(torch.cat(found), labels, module.config.data.classes_per_target)[0]
     predicted = logits > 0 if true.dim() == 2 else logits.argmax(dim=1)
     truth, guesses = ([class_name(classes, label) for label in given.tolist()] for given in (true, predicted))
     figure = attention(images.cpu().numpy(), np.stack(maps), truth, guesses, classes)

@@ -11,7 +11,7 @@ from torchmetrics.classification.exact_match import MultilabelExactMatch
 
 from vitrine.config import TrainConfig
 from vitrine.training.losses import MeanLoss
-from vitrine.training.metrics import Outputs, by_target, own_metrics
+from vitrine.training.metrics import LogitsAndLabels, by_target, own_metrics
 
 
 class StageMetrics(torch.nn.Module):
@@ -27,7 +27,7 @@ class StageMetrics(torch.nn.Module):
         data, classes, measured = config.data, config.model.num_classes, config.callbacks.measured
         self.classes = classes
         self.multi_label = data.multi_label
-        self.targets = data.outputs if len(data.outputs) > 1 else [classes]
+        self.targets = data.classes_per_target if len(data.classes_per_target) > 1 else [classes]
         self.names = ["acc", *(f"acc/{target}" for target in data.targets[1:])]
         dtype = torch.float64 if config.trainer.precision == "64-true" else torch.float32
         self.loss = MeanLoss(dtype, sync_on_compute=all_ranks)
@@ -40,7 +40,7 @@ class StageMetrics(torch.nn.Module):
             ]
         self.accuracies = cast(Sequence[Metric], torch.nn.ModuleList(parts))
         own = own_metrics(config.callbacks)
-        self.outputs = Outputs(measured, own, sync_on_compute=all_ranks) if measured else None
+        self.logits_and_labels = LogitsAndLabels(measured, own, sync_on_compute=all_ranks) if measured else None
 
     def update(self, logits: Tensor, labels: Tensor, loss: Tensor) -> None:
         """Add a batch.
@@ -55,8 +55,8 @@ class StageMetrics(torch.nn.Module):
         for accuracy, (scores, of_target) in zip(self.accuracies, parts, strict=True):
             # Given logits, MultilabelExactMatch would take those of a batch that are all in [0, 1] for probabilities.
             accuracy.update(scores.sigmoid() if self.multi_label else scores, of_target)
-        if self.outputs is not None:
-            self.outputs.update(*parts[0])
+        if self.logits_and_labels is not None:
+            self.logits_and_labels.update(*parts[0])
 
     def update_without_images(self, labels: Tensor, dtype: torch.dtype) -> None:
         """Take part in a batch of which this rank has no image: outputs are gathered as tensors of equal dimensions.
@@ -65,17 +65,17 @@ class StageMetrics(torch.nn.Module):
             labels: of no images.
             dtype: of logits.
         """
-        if self.outputs is not None:
+        if self.logits_and_labels is not None:
             none = torch.zeros(0, self.classes, dtype=dtype, device=labels.device)
-            self.outputs.update(*by_target(none, labels, self.targets)[0])
+            self.logits_and_labels.update(*by_target(none, labels, self.targets)[0])
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name, over all batches since the last call."""
         values = {"loss": float(self.loss.compute())}
         values |= {name: float(one.compute()) for name, one in zip(self.names, self.accuracies, strict=True)}
-        if self.outputs is not None:
-            values |= self.outputs.compute()
-            self.outputs.reset()
+        if self.logits_and_labels is not None:
+            values |= self.logits_and_labels.compute()
+            self.logits_and_labels.reset()
         for metric in (self.loss, *self.accuracies):
             metric.reset()
         return values
