@@ -18,8 +18,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from vitrine.command.compose import as_composed
-from vitrine.config.fields import Facts
-from vitrine.config.keys import facts, without_none
+from vitrine.config.fields import KeyFacts
+from vitrine.config.keys import key_facts, without_none
 from vitrine.config.sweep import TrainCommand
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def _section_tables(section: type, prefix: str, values: Any) -> Iterator[str]:
         if dataclasses.is_dataclass(kind):
             inner.append(list(_section_tables(typing.cast(type, kind), f"{key}.", value)))
         else:
-            meaning = _with_facts(meanings.get(field.name) or _of_options(field.name), facts(TrainCommand, key))
+            meaning = _with_facts(meanings.get(field.name) or _of_options(field.name), key_facts(TrainCommand, key))
             rows.append(f"| `{key}` | {_default(value)} | {_allowed(field, hints[field.name])} | {meaning} |\n")
     title = f"`{prefix[:-1]}`" if prefix else "Keys of a run and a command"
     yield f"\n## {title}\n\n{summary}\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n{''.join(rows)}"
@@ -152,7 +152,7 @@ def _number(bound: float) -> str:
     return f"{bound:,.0f}" if abs(bound) >= 1000 else f"{bound:g}"
 
 
-def _with_facts(meaning: str, known: Facts) -> str:
+def _with_facts(meaning: str, known: KeyFacts) -> str:
     true = [text for name, text in FACTS.items() if getattr(known, name)]
     if not known.affects_result:
         true.insert(0, "no effect on the result")

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from vitrine.config.fields import Facts, number, setting
-from vitrine.config.keys import copy_values, facts, keys, keys_where, kind, optional_section, sections_where
+from vitrine.config.fields import KeyFacts, number, setting
+from vitrine.config.keys import copy_values, key_facts, keys, keys_where, kind, optional_section, sections_where
 from vitrine.config.schema import SOURCES, EvalConfig, TrainConfig
 from vitrine.config.sweep import TrainCommand, facts_of
 
@@ -26,16 +26,16 @@ class Schema:
 
 
 def test_facts_of_a_section_hold_for_its_keys_unless_a_key_has_its_own():
-    assert facts(Schema, "server") == Facts(affects_result=False, may_change_on_resume=True)
-    assert facts(Schema, "server.address") == facts(Schema, "server")
-    assert facts(Schema, "server.retries") == Facts(affects_result=False)
-    assert facts(Schema, "server.cache") == Facts(affects_result=False, may_change_on_resume=True, path=True)
-    assert facts(Schema, "plain.address") == facts(Schema, "names") == Facts()
+    assert key_facts(Schema, "server") == KeyFacts(affects_result=False, may_change_on_resume=True)
+    assert key_facts(Schema, "server.address") == key_facts(Schema, "server")
+    assert key_facts(Schema, "server.retries") == KeyFacts(affects_result=False)
+    assert key_facts(Schema, "server.cache") == KeyFacts(affects_result=False, may_change_on_resume=True, path=True)
+    assert key_facts(Schema, "plain.address") == key_facts(Schema, "names") == KeyFacts()
 
 
 def test_a_key_that_the_schema_lacks_has_the_facts_that_most_keys_have():
-    assert facts(Schema, "nonsense") == facts(Schema, "names.deeper") == Facts()
-    assert facts(Schema, "server.nonsense") == facts(Schema, "server")
+    assert key_facts(Schema, "nonsense") == key_facts(Schema, "names.deeper") == KeyFacts()
+    assert key_facts(Schema, "server.nonsense") == key_facts(Schema, "server")
 
 
 def test_a_fact_that_does_not_exist_is_refused_where_the_field_is_defined():
@@ -77,7 +77,7 @@ def test_values_are_copied_by_key_and_a_section_that_is_null_as_a_whole():
 @pytest.mark.parametrize("schema", [TrainCommand, EvalConfig])
 def test_every_key_has_coherent_facts(schema):
     for key in keys(schema):
-        known = facts(schema, key)
+        known = key_facts(schema, key)
         sources = known.affects_result if isinstance(known.affects_result, tuple) else ()
         assert set(sources) <= set(SOURCES), key
         if not known.describes_run:

@@ -15,7 +15,7 @@ from vitrine.text import as_override, nearest
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class KeyFacts:
     """What is true of a configuration key whatever its value. A section's facts hold for the keys inside it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Facts:
 
 
 def setting(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
-    """Return a field with ``facts``, by the names of :class:`Facts`, that differ from the section's.
+    """Return a field with ``facts``, by the names of :class:`KeyFacts`, that differ from the section's.
 
     A list or dict as ``default`` is copied for each object; a dataclass is made without arguments.
     """
@@ -173,7 +173,7 @@ def _is_not_a_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
 
 
 def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
-    Facts(**facts)  # raises TypeError for a fact that does not exist
+    KeyFacts(**facts)  # raises TypeError for a fact that does not exist
     metadata = {"facts": facts, **limits}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)

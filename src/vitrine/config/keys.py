@@ -13,7 +13,7 @@ from typing import Any
 
 import omegaconf
 
-from vitrine.config.fields import Facts
+from vitrine.config.fields import KeyFacts
 
 
 @cache
@@ -40,7 +40,7 @@ def keys(schema: Any) -> Iterator[str]:
 def keys_where(schema: type, **wanted: Any) -> tuple[str, ...]:
     """Return the keys whose facts equal ``wanted``: ``keys_where(TrainConfig, may_change_on_resume=True)``."""
     return tuple(
-        key for key in keys(schema) if all(getattr(facts(schema, key), name) == wanted[name] for name in wanted)
+        key for key in keys(schema) if all(getattr(key_facts(schema, key), name) == wanted[name] for name in wanted)
     )
 
 
@@ -56,7 +56,7 @@ def sections_where(schema: type, **wanted: Any) -> tuple[str, ...]:
 
 
 @cache
-def facts(schema: type, key: str) -> Facts:
+def key_facts(schema: type, key: str) -> KeyFacts:
     """Return the facts of a key or section, those of the sections around it included.
 
     A name that ``schema`` lacks, such as a key of another version, has the facts that most keys have.
@@ -64,7 +64,7 @@ def facts(schema: type, key: str) -> Facts:
     found: dict[str, Any] = {}
     for field, _ in _along(schema, key):
         found |= field.metadata.get("facts", {})
-    return Facts(**found)
+    return KeyFacts(**found)
 
 
 def defaults(schema: type) -> dict[str, Any]:

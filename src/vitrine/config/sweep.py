@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from vitrine.config.fields import Facts, as_float, choice, number, setting
-from vitrine.config.keys import facts, kind
+from vitrine.config.fields import KeyFacts, as_float, choice, number, setting
+from vitrine.config.keys import key_facts, kind
 from vitrine.config.metrics import TEST, VALIDATION
 from vitrine.config.schema import OF_OWN, TrainConfig
 
@@ -32,7 +32,7 @@ DECISION_METRICS = VALIDATION + TEST
 CROSSED = ("seed", "data.fold", "data")
 
 # Hydra's own settings: how runs are carried out, not what they are.
-HYDRA = Facts(affects_result=False, shared_by_trials=True)
+HYDRA = KeyFacts(affects_result=False, shared_by_trials=True)
 
 
 @dataclass
@@ -139,14 +139,14 @@ class TrainCommand(TrainConfig):
         return TrainConfig(**{one.name: getattr(self, one.name) for one in fields(TrainConfig)})
 
 
-def facts_of(name: str) -> Facts:
+def facts_of(name: str) -> KeyFacts:
     """Return the facts of a key, a section or a config group as typed after ``train.py``.
 
     A group has the facts of the section of that name (``sweep=grid``, ``logger=csv``); other groups have those that
     most keys have.
     """
     key = name.partition("/")[0]
-    return HYDRA if key.partition(".")[0] == "hydra" else facts(TrainCommand, key)
+    return HYDRA if key.partition(".")[0] == "hydra" else key_facts(TrainCommand, key)
 
 
 def one_spelling(key: str, text: str) -> str:

@@ -12,7 +12,7 @@ from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
-from vitrine.config.keys import facts, keys, sections_where, value_at
+from vitrine.config.keys import key_facts, keys, sections_where, value_at
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
@@ -69,7 +69,7 @@ def resume_faults(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
     changeable = ", ".join(sections_where(TrainConfig, may_change_on_resume=True))
     found = []
     for key in keys(TrainConfig):
-        known = facts(TrainConfig, key)
+        known = key_facts(TrainConfig, key)
         before, after = value_at(recorded, key), value_at(given, key)
         if known.path and before is not None and after is not None:
             before, after = Path(before).absolute(), Path(after).absolute()

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from vitrine.config import TrainConfig, ViTConfig
-from vitrine.config.keys import facts
+from vitrine.config.keys import key_facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
 from vitrine.config.source_code import code_hash, edited_since_import, source_hash, sources, text_hash
 from vitrine.errors import RunError, first_line
@@ -56,7 +56,7 @@ def edited_parts(record: RunRecord, config: TrainConfig) -> list[str]:
     A part without a hash in run.json counts as edited. Parts that cannot change the result, such as loggers, are left
     out.
     """
-    names = {part.name for part in parts_of(config) if facts(TrainConfig, part.key).affects_result is not False}
+    names = {part.name for part in parts_of(config) if key_facts(TrainConfig, part.key).affects_result is not False}
     return _edited(record, names)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.keys import copy_values, facts, keys_where
+from vitrine.config.keys import copy_values, key_facts, keys_where
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
 from vitrine.config.serialize import from_plain
@@ -197,6 +197,6 @@ def _apply(config: TrainConfig, given: TrainConfig) -> None:
         ConfigError: another key differs and affects the result.
     """
     found = resume_faults(config, given)
-    if affecting := [fault for fault in found if facts(TrainConfig, fault.key).affects(config.data.name)]:
+    if affecting := [fault for fault in found if key_facts(TrainConfig, fault.key).affects(config.data.name)]:
         raise ConfigError(affecting)
     copy_values(keys_where(TrainConfig, may_change_on_resume=True), given, config)
