@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from vitrine.training.console import (
     show_start,
 )
 from vitrine.training.evaluate import classifier_from, evaluate_on_test
-from vitrine.training.flops import flops_by_epoch, flops_per_image
+from vitrine.training.flops import flops_per_image, flops_phases, planned_flops
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
@@ -53,7 +52,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
 from vitrine.training.recovery import recover, replace_lost_best
 from vitrine.training.run import Result, TrainingRun, deadline
-from vitrine.training.schedules import epochs_done, total_steps
+from vitrine.training.schedules import epochs_in, total_steps
 from vitrine.training.throughput import Throughput
 from vitrine.training.trainer import train
 from vitrine.training.weights import load_weights, model_weights, read_checkpoint
@@ -170,10 +169,10 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
     """Train on all ranks; rank 0 also prints, logs, tests and writes the record."""
     if not run.record.path.is_dir():
         raise RunError(f"{run.record.path} is not visible on {socket.gethostname()}; all machines must share it")
-    module, steps_done, epochs_done = initial_model(run, data)
+    module, first_step, first_epoch = initial_model(run, data)
     ranks.wait_for_all()  # before rank 0 changes the checkpoint
     if ranks.rank == 0:
-        _lead(run, data, module, ranks, steps_done, epochs_done)
+        _lead(run, data, module, ranks, first_step, first_epoch)
         return
     if run.config.optimizer.lr == AUTO:
         set_learning_rate(run, data, module, ranks)
@@ -181,15 +180,12 @@ def train_and_test(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Non
 
 
 def _lead(
-    run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, steps_done: int, epochs_done: int
+    run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, first_step: int, first_epoch: int
 ) -> None:
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
     flops = flops_per_image(config.model)
-    by_epoch = flops_by_epoch(config, flops)
-    # Epochs that are done had the images that an earlier plan gave them.
-    if phases := record.facts.get("training_flops_phases"):
-        by_epoch[:epochs_done] = islice((each for each, epochs in phases for _ in range(epochs)), epochs_done)
+    by_epoch = planned_flops(config, flops, record.facts.get("training_flops_phases") or [], first_epoch)
     facts: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
@@ -199,7 +195,7 @@ def _lead(
         "steps_per_epoch": data.steps_per_epoch,
     }
     if config.trainer.image_schedule:
-        facts["training_flops_phases"] = [[each, len(list(epochs))] for each, epochs in groupby(by_epoch)]
+        facts["training_flops_phases"] = flops_phases(by_epoch)
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
     show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, changes)
@@ -210,9 +206,9 @@ def _lead(
         draw_lr_range(record, tested.found)
         show_learning_rate(console, tested)
     reset_peak_memory(run.hardware)
-    trackers = start_trackers(config, record, steps_done, run.group, run.varies, run.stop_by)
-    with RunLogger(record, steps_done, trackers) as logger:
-        best = _train_and_time(run, data, module, ranks, StartUp(run, steps_done), logger, console, by_epoch)
+    trackers = start_trackers(config, record, first_step, run.group, run.varies, run.stop_by)
+    with RunLogger(record, first_step, trackers) as logger:
+        best = _train_and_time(run, data, module, ranks, StartUp(run, first_step), logger, console, by_epoch)
         if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
             record.update(epochs=epochs, training_flops_per_image=round(sum(by_epoch[:epochs]) / epochs))
             print(stopped_before(module.trainer), flush=True)
@@ -302,7 +298,7 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     if checkpoint is not None:
         source = str(run.record.last)
         load_weights(module.model, model_weights(checkpoint), source)  # a clear error if they do not fit
-        return module, checkpoint["global_step"], epochs_done(checkpoint)
+        return module, checkpoint["global_step"], epochs_in(checkpoint)
     if run.pretrained is not None:
         run.pretrained.copy_to(module.model)
     return module, 0, 0

@@ -1,6 +1,8 @@
 """Floating-point operations of a model: of a forward pass, and of training on an image."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby, islice
 
 import torch
 from torch import nn
@@ -72,3 +74,21 @@ def flops_by_epoch(config: TrainConfig, forward: int) -> list[int]:
         if side is not None and side not in flops:
             flops[side] = 3 * flops_per_image(replace(config.model, image_size=side), training=True)
     return [flops[side] for side in sides]
+
+
+def planned_flops(config: TrainConfig, forward: int, phases: Sequence[Sequence[int]], epochs_done: int) -> list[int]:
+    """Return :func:`flops_by_epoch`; epochs that are done had the images that an earlier plan gave them.
+
+    Args:
+        config: how the model is trained.
+        forward: FLOPs of a forward pass on an image, without patch dropout.
+        phases: of the earlier plan, as :func:`flops_phases` returns them; empty without one.
+        epochs_done: epochs of the earlier plan that are trained.
+    """
+    earlier = list(islice((flops for flops, epochs in phases for _ in range(epochs)), epochs_done))
+    return earlier + flops_by_epoch(config, forward)[len(earlier) :]
+
+
+def flops_phases(by_epoch: Sequence[int]) -> list[list[int]]:
+    """Return the pairs [FLOPs per image, epochs] of successive epochs with equal FLOPs."""
+    return [[flops, len(list(epochs))] for flops, epochs in groupby(by_epoch)]

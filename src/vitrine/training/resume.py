@@ -126,13 +126,13 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
     """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
     if found := train_faults(replace(config, resume=str(record.path))):
         raise ConfigError(found)
-    done = _epochs_done(record)
+    done = _validated_epochs(record)
     if config.trainer.max_epochs < done:
         problem = f"must be >= {done}, the number of epochs done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
 
 
-def _epochs_done(record: RunRecord) -> int:
+def _validated_epochs(record: RunRecord) -> int:
     return max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
 
 

@@ -33,7 +33,7 @@ def build_schedule(config: ScheduleConfig, optimizer: Optimizer, steps: int) -> 
     )
 
 
-def epochs_done(checkpoint: Mapping[str, Any]) -> int:
+def epochs_in(checkpoint: Mapping[str, Any]) -> int:
     """Return how many epochs are trained whole in a checkpoint, as Lightning writes it."""
     done: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     return done
