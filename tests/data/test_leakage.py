@@ -51,7 +51,7 @@ def test_no_more_is_read_than_a_start_may_take(tmp_path, monkeypatch):
     for (file,) in splits.values():
         file.write_bytes(bytes(2 * TAIL))
     assert len(repeated(splits)) == 1
-    monkeypatch.setattr(leakage, "MOST_BYTES", 3 * TAIL)
+    monkeypatch.setattr(leakage, "MAX_BYTES", 3 * TAIL)
     assert repeated(splits) == []
     for split, files in splits.items():
         files.append(tmp_path / f"{split} small.bmp")

@@ -28,7 +28,7 @@ AUGMENT = Chain([RandomCrop(2), RandomHorizontalFlip()])
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
     """60 files are several parts, which workers decode; none outlives its test."""
-    for name, value in (("FIRST", 0.0), ("ALONE", 0.0), ("MOST_FILES", 7)):
+    for name, value in (("FIRST", 0.0), ("ALONE", 0.0), ("MAX_FILES", 7)):
         monkeypatch.setattr(pixel_store, name, value)
     yield
     gc.collect()

@@ -55,7 +55,7 @@ COLLISIONS = """() => {
 def fewer_images():
     """Averages over eight images suffice here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observed, "MOST_MEASURED", 8)
+        patch.setattr(observed, "MAX_MEASURED", 8)
         yield
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from vitrine.compare.metric import Metric
 from vitrine.compare.row_mean import mean_of, on_these_images
+from vitrine.compare.run_groups import MAX_LISTED
 from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance
@@ -12,7 +13,6 @@ from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.text import listed, plural
 
 SEVERAL = 3  # rows from which a mean is the best of many
-LISTED = 4
 
 
 def may_be_best(
@@ -99,7 +99,7 @@ def _candidates_sentence(candidates: Sequence[ConfigurationRow], rows: int, wher
         return f"{sure} {candidates[0].label} is the best of all {rows}"
     if len(candidates) == rows:
         return f"{sure} any of the {rows} may be the best"
-    labels = listed([row.label for row in candidates], LISTED)
+    labels = listed([row.label for row in candidates], MAX_LISTED)
     return f"{sure} the best of all {rows} is among {len(candidates)} of them: {labels}"
 
 

@@ -10,13 +10,13 @@ from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.notes import confounded_keys, is_set_by
 from vitrine.compare.run_groups import MAX_LISTED, Property, groups_of, nested_fact, sizes
+from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow, Table, is_group, seed_of
 from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
 
-FEW_SEEDS = 3
 MANY_ROWS = 6  # from here on, selection on the test set is a concern
 
 
@@ -67,9 +67,9 @@ def caveats(
 
 
 def _few_seeds(table: Table) -> Iterator[str]:
-    if few := [row.label for row in table.rows if row.seeds < FEW_SEEDS]:
+    if few := [row.label for row in table.rows if row.seeds < MIN_SEEDS]:
         which = "every row" if len(few) == len(table.rows) else listed(few, MAX_LISTED)
-        yield f"fewer than {FEW_SEEDS} seeds, too few to estimate a mean: {which}"
+        yield f"fewer than {MIN_SEEDS} seeds, too few to estimate a mean: {which}"
 
 
 def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from vitrine.runs.provenance import program
 from vitrine.runs.user_code import trust_overrides
 
 REACH = 2  # standard errors: of 2, 2.5, 3 and 4, the least bias in simulations with and without outliers
-MOST_LISTED = 10  # fresh seeds in a command; more are a range
+MAX_LISTED = 10  # fresh seeds in a command; more are a range
 
 
 def corrected_for_selection(means: Sequence[float], errors: Sequence[float], chosen: int) -> float:
@@ -116,7 +116,7 @@ def fresh_seeds(seeds: Sequence[int]) -> str:
     first = max(seeds, default=-1) + 1
     fresh = range(first, first + max(3, len(seeds)))
     many = f"range({fresh.start},{fresh.stop})"
-    return f"seed={many if len(fresh) > MOST_LISTED else ','.join(map(str, fresh))}"
+    return f"seed={many if len(fresh) > MAX_LISTED else ','.join(map(str, fresh))}"
 
 
 def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int]) -> str:

@@ -44,8 +44,8 @@ INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
 CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
 POSITION_INITS = ("small", "normal", "uniform")
 
-MOST_CLASSES = 1_000_000
-MOST_HEADS = 1024
+MAX_CLASSES = 1_000_000
+MAX_HEADS = 1024
 WIDEST = 65_536  # channels
 OF_ANY_MODEL = ("image_size", "patch_size", "in_channels", "num_classes", "name", "options")  # of a user's model, too
 
@@ -116,7 +116,7 @@ class ViTConfig:
     image_size: Size = size()
     patch_size: Size = size()
     in_channels: int = number(ge=1, le=1024)
-    num_classes: int = number(ge=2, le=MOST_CLASSES)
+    num_classes: int = number(ge=2, le=MAX_CLASSES)
     name: str = part(
         ("vit",),
         "vit",
@@ -126,7 +126,7 @@ class ViTConfig:
     options: dict[str, Any] = part_options()
     dim: int = number(192, ge=1, le=WIDEST)
     depth: int = number(12, ge=1, le=1000)
-    heads: int = number(3, ge=1, le=MOST_HEADS)
+    heads: int = number(3, ge=1, le=MAX_HEADS)
     patch_embed: str = part(PATCH_EMBEDS, "conv", interface=Interface(("config",)))
     patch_embed_options: dict[str, Any] = part_options()
     patch_stride: Size | None = size(None)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from vitrine.config import fields as limits
-from vitrine.config.model import MOST_HEADS, POSITIONS_IN_ATTENTION, ROTARY_THETA, WIDEST, ViTConfig
+from vitrine.config.model import MAX_HEADS, POSITIONS_IN_ATTENTION, ROTARY_THETA, WIDEST, ViTConfig
 from vitrine.config.parts import is_dotted, part_at, part_faults, takes
 from vitrine.config.size import SIDES, height_width, plain_size, size_override
 from vitrine.errors import Fault
@@ -108,7 +108,7 @@ def _patch_embed_fits_the_patch(config: ViTConfig, fault: AddFault, prefix: str)
 
 def _heads_share_the_width(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     rotary = config.position in ROTARY_THETA
-    counts = [one for one in _divisors(config.dim) if one <= MOST_HEADS and not (rotary and config.dim // one % 4)]
+    counts = [one for one in _divisors(config.dim) if one <= MAX_HEADS and not (rotary and config.dim // one % 4)]
     if not counts:
         fault("dim", f"must be divisible by 4 for {prefix}position={config.position}", f"dim={_wider(config, 4)}")
     elif config.heads not in counts:

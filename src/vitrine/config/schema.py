@@ -25,7 +25,7 @@ from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.loggers import LoggerConfig
 from vitrine.config.loss import LossConfig
 from vitrine.config.metrics import EXTRA, VALIDATION
-from vitrine.config.model import MOST_CLASSES, ViTConfig
+from vitrine.config.model import MAX_CLASSES, ViTConfig
 from vitrine.config.parts import Interface, is_dotted
 from vitrine.config.schedule import ScheduleConfig
 from vitrine.config.size import Size, height_width
@@ -91,11 +91,11 @@ class DataConfig:
     root: str = setting(MISSING, affects_result=OWN_FILES, may_change_on_resume=True, path=True)
     image_size: Size = size(MISSING)
     in_channels: int = number(MISSING, ge=1, le=4)
-    num_classes: int = number(MISSING, ge=2, le=MOST_CLASSES)
+    num_classes: int = number(MISSING, ge=2, le=MAX_CLASSES)
     resize: str = choice(RESIZES, "crop")
     multi_label: bool = False
     targets: list[str] = setting([])
-    target_classes: list[int] = number([], ge=2, le=MOST_CLASSES, affects_result=False)
+    target_classes: list[int] = number([], ge=2, le=MAX_CLASSES, affects_result=False)
     patch_size: Size = size(MISSING)
     epochs: int = number(MISSING, ge=1, le=1_000_000)
     mean: list[float] = number(MISSING)

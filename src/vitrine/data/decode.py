@@ -28,7 +28,7 @@ WIDE = {"I": "integers", "F": "floats"}
 BITS, PHOTOMETRIC = 258, 262  # tags of a TIFF
 WHITE_IS_ZERO = 0  # of PHOTOMETRIC; Pillow inverts such images of 8 bits only
 TIFFS = "of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsigned 16 bits"
-MOST_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
+MAX_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
 UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also writes the EXIF data anew, which may fail
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -180,7 +180,7 @@ class Decoder(Dataset[Tensor | str]):
         wide, high = max(width, wide), max(height, high)
         left, top = (wide - width) // 2, (high - height) // 2
         box = left, top, left + width, top + height
-        if wide * high <= MOST_COVERED * width * height:
+        if wide * high <= MAX_COVERED * width * height:
             return channels_first(image.resize((wide, high), Image.Resampling.BICUBIC).crop(box))
         x, y = image.width / wide, image.height / high
         part = left * x, top * y, (left + width) * x, (top + height) * y

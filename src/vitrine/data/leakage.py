@@ -10,19 +10,19 @@ from vitrine.data.decode import ImageFile
 from vitrine.text import listed, plural, report
 
 MAX_LISTED = 2
-MOST_FILES = 200_000  # as many may have to be opened
+MAX_FILES = 200_000  # as many may have to be opened
 TAIL = 4096  # bytes at the end of a file that tell most images of equal size apart
-MOST_BYTES = 2**30  # of the files whose ends are equal, as those of uncompressed pictures with a border may be
+MAX_BYTES = 2**30  # of the files whose ends are equal, as those of uncompressed pictures with a border may be
 
 
 def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) -> None:
-    """Report equal files in two splits, unless there are more than ``MOST_FILES``, or one cannot be read.
+    """Report equal files in two splits, unless there are more than ``MAX_FILES``, or one cannot be read.
 
     Args:
         where: the data, for the message.
         splits: files of each split.
     """
-    if sum(map(len, splits.values())) > MOST_FILES:
+    if sum(map(len, splits.values())) > MAX_FILES:
         return
     try:
         pairs = repeated(splits)
@@ -38,7 +38,7 @@ def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) ->
 def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile, ImageFile]]:
     """Return pairs of equal files from two different splits, one pair for each file of the later split.
 
-    Of files of equal size the last bytes are compared, and whole files only where these are equal, up to ``MOST_BYTES``
+    Of files of equal size the last bytes are compared, and whole files only where these are equal, up to ``MAX_BYTES``
     of them.
     """
     suspects = [[(split, file) for split, files in splits.items() for file in files]]
@@ -54,8 +54,8 @@ def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile,
 
 
 def _readable(groups: list[list[tuple[str, ImageFile]]]) -> list[list[tuple[str, ImageFile]]]:
-    """Return the groups that may be read whole: as many as have ``MOST_BYTES`` together."""
-    kept, left = [], MOST_BYTES
+    """Return the groups that may be read whole: as many as have ``MAX_BYTES`` together."""
+    kept, left = [], MAX_BYTES
     for files in groups:
         size = sum(_size(file) for _, file in files)
         if size <= left:

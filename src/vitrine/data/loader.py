@@ -14,7 +14,7 @@ from vitrine.data.transforms.mixup import MixUpCutMix
 
 # On a GPU, augmentation takes the time of its launches, some 120 whatever the number of images: half of a small model's
 # step on an H200. So it takes several batches at once, of at most as many values together.
-MOST_BATCHES, MOST_VALUES = 8, 2**24
+MAX_BATCHES, MAX_VALUES = 8, 2**24
 
 
 def batches_at_once(device: str, values: int) -> int:
@@ -24,7 +24,7 @@ def batches_at_once(device: str, values: int) -> int:
         device: type of the device that the images are on.
         values: values of a batch of images, B * C * H * W.
     """
-    return max(1, min(MOST_BATCHES, MOST_VALUES // values)) if device == "cuda" else 1
+    return max(1, min(MAX_BATCHES, MAX_VALUES // values)) if device == "cuda" else 1
 
 
 class TrainLoader:

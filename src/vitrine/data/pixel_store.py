@@ -27,7 +27,7 @@ from vitrine.text import listed, report
 DECODING = 4  # the version of what Decoder makes of a file; entries of others are not in the cache
 FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
-PART, MOST_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
+PART, MAX_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
 SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
 MAX_LISTED = 9  # after the first
 
@@ -148,7 +148,7 @@ class PixelStore:
                 return None
         if len(rest := missing[len(times) :]):
             each = median(times)
-            parts = rest.split(int(min(MOST_FILES, max(1, PART / each))))
+            parts = rest.split(int(min(MAX_FILES, max(1, PART / each))))
             alone = each * len(rest) <= ALONE
             with (
                 _shown(0 if alone else len(rest)) as advance,

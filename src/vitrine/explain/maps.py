@@ -23,9 +23,9 @@ from vitrine.training.figure_style import (
 )
 from vitrine.training.plots import show_image
 
-MOST_LINES = 12  # blocks or heads of a figure of tiles
-MOST_TILES = 14  # along a side of a figure of similarities
-MOST_ROWS = 512  # tokens or channels of a table, more than a figure has pixels for
+MAX_LINES = 12  # blocks or heads of a figure of tiles
+MAX_TILES = 14  # along a side of a figure of similarities
+MAX_ROWS = 512  # tokens or channels of a table, more than a figure has pixels for
 
 
 @styled()
@@ -81,7 +81,7 @@ def draw_position_table(table: np.ndarray) -> Figure:
 def draw_position_similarities(similarities: np.ndarray, config: ViTConfig) -> Figure:
     """Draw (P, P) similarities as a map of the grid for each patch, or for evenly spaced ones if there are many."""
     grid = config.grid
-    rows, columns = (evenly(side, MOST_TILES) for side in grid)
+    rows, columns = (evenly(side, MAX_TILES) for side in grid)
     tiles = similarities.reshape(*grid, *grid)[np.ix_(rows, columns)]
     figure = Figure(figsize=(WIDTH, 3.6))
     axes = figure.subplots()
@@ -96,7 +96,7 @@ def draw_position_similarities(similarities: np.ndarray, config: ViTConfig) -> F
 @styled()
 def draw_offset_scores(scores: np.ndarray, label: str, config: ViTConfig) -> Figure:
     """Draw scores by offset (blocks, heads, rows, columns): a line for each block, a column for each head."""
-    blocks, heads = (evenly(count, MOST_LINES) for count in scores.shape[:2])
+    blocks, heads = (evenly(count, MAX_LINES) for count in scores.shape[:2])
     shown = scores[np.ix_(blocks, heads)]
     largest = float(np.abs(shown).max()) or 1.0
     figure = Figure(figsize=(WIDTH, _height_of(shown, _aspect(config))))
@@ -110,7 +110,7 @@ def draw_offset_scores(scores: np.ndarray, label: str, config: ViTConfig) -> Fig
 @styled()
 def draw_heads(attention: np.ndarray, config: ViTConfig) -> Figure:
     """Draw attention (blocks, heads, P) to the patches: a line for each block, a column for each head."""
-    blocks, heads = (evenly(count, MOST_LINES) for count in attention.shape[:2])
+    blocks, heads = (evenly(count, MAX_LINES) for count in attention.shape[:2])
     shown = attention[np.ix_(blocks, heads)].reshape(len(blocks), len(heads), *config.grid)
     figure = Figure(figsize=(WIDTH, _height_of(shown, _aspect(config))))
     axes = figure.subplots()
@@ -171,7 +171,7 @@ def draw_patch_similarities(similarity: np.ndarray) -> Figure:
 def show_table(axes: Axes, table: np.ndarray) -> AxesImage:
     """Show vectors (N, D), a row for each token; evenly spaced ones if there are many."""
     tokens, channels = table.shape
-    shown = table[np.ix_(evenly(tokens, MOST_ROWS), evenly(channels, MOST_ROWS))]
+    shown = table[np.ix_(evenly(tokens, MAX_ROWS), evenly(channels, MAX_ROWS))]
     largest = float(np.abs(shown).max()) or 1.0
     ends = (-0.5, channels - 0.5, tokens - 0.5, -0.5)
     axes.set(xlabel="channel", ylabel="token")

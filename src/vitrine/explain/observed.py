@@ -12,7 +12,7 @@ from vitrine.models.attention_rollout import rolled_out
 from vitrine.models.learned import attention_distances, similarities
 
 FLOPS = 2e12  # of all images together: some seconds on a CPU
-MOST_MEASURED = 128  # images of attention distance, as in arXiv:2010.11929, figure 7
+MAX_MEASURED = 128  # images of attention distance, as in arXiv:2010.11929, figure 7
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def measure(model: VisionTransformer, images: Tensor) -> Measured:
 
 def how_many(flops_per_image: float) -> int:
     """Return how many images are measured: 128, or fewer for a large model."""
-    return int(np.clip(FLOPS / max(flops_per_image, 1), 8, MOST_MEASURED))
+    return int(np.clip(FLOPS / max(flops_per_image, 1), 8, MAX_MEASURED))
 
 
 def evenly(count: int, most: int) -> list[int]:

@@ -19,8 +19,8 @@ from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short_class_nam
 from vitrine.training.lr_range import CURVE, read_curve
 from vitrine.training.plots import CURVES
 
-MOST_CLASSES = 100  # of a confusion matrix and of a table of classes
-MOST_ROWS = 25  # of the figure of classes
+MAX_CLASSES = 100  # of a confusion matrix and of a table of classes
+MAX_ROWS = 25  # of the figure of classes
 SHOWN_WRONG = 12
 TITLES = {"loss": "Loss", "acc": "Accuracy"}
 
@@ -77,7 +77,7 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
     if predictions.multi_label:
         text = "There is no matrix: an image has several labels, or none. The scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
-    if len(names) > MOST_CLASSES:
+    if len(names) > MAX_CLASSES:
         text = f"A matrix of {len(names):,} classes is too large to be read; the scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
     counts = confusion([predictions], len(names))
@@ -122,25 +122,23 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
 
 def class_section(scores: ClassScores, names: Sequence[str]) -> RunSection:
     """Recall, precision and F1 of each class with intervals, the lowest F1 first."""
-    order = np.argsort(np.nan_to_num(scores.f1[:, 0], nan=2.0), kind="stable")[:MOST_CLASSES]
+    order = np.argsort(np.nan_to_num(scores.f1[:, 0], nan=2.0), kind="stable")[:MAX_CLASSES]
     known = [index for index in order if scores.support[index] > 0]
     if not known:
         return RunSection("classes", "Classes", "No class has test images.")
     text = "Recall is a class's accuracy; precision is the share of the images taken for it that are of it. "
     text += "95 % intervals over test images: Wilson's; that of F1 follows from it."
-    if len(names) > MOST_CLASSES:
-        text += f" Of {len(names):,} classes, the {MOST_CLASSES} with the lowest F1 are listed."
+    if len(names) > MAX_CLASSES:
+        text += f" Of {len(names):,} classes, the {MAX_CLASSES} with the lowest F1 are listed."
     table = [["class", "images", "recall (%)", "precision (%)", "F1 (%)"]]
     for index in order:
         cells = [_with_interval(values[index]) for values in (scores.recall, scores.precision, scores.f1)]
         table.append([names[index], f"{scores.support[index]:,}", *cells])
     worst = known[0]
-    alt = (
-        f"Recall, precision and F1 of {plural(min(len(known), MOST_ROWS), 'class', 'classes')}, the lowest F1 on top: "
-    )
+    alt = f"Recall, precision and F1 of {plural(min(len(known), MAX_ROWS), 'class', 'classes')}, the lowest F1 on top: "
     alt += f"{names[worst]}, {_with_interval(scores.f1[worst])} %."
-    caption = "Bars are 95 % intervals." + (f" The {MOST_ROWS} lowest." if len(known) > MOST_ROWS else "")
-    figure = draw_scores(scores, known[:MOST_ROWS], names)
+    caption = "Bars are 95 % intervals." + (f" The {MAX_ROWS} lowest." if len(known) > MAX_ROWS else "")
+    figure = draw_scores(scores, known[:MAX_ROWS], names)
     return RunSection("classes", "Classes", text, [DrawnFigure("classes", "", caption, alt, figure, table)])
 
 

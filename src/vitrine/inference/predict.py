@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitrine.inference.attention_images import AttentionImages
 
 # Pictures in a batch, and bytes of their pixels. A larger batch takes more memory, and is no faster.
-MOST_PICTURES, MOST_BYTES = {"cpu": 256, "mps": 512, "cuda": 1024}, 128 * 2**20
+MAX_PICTURES, MAX_BYTES = {"cpu": 256, "mps": 512, "cuda": 1024}, 128 * 2**20
 THRESHOLD = 0.5  # least probability of the labels that are given, where pictures have several
 FEW = 64  # pictures that are decoded sooner than worker processes start
 
@@ -104,7 +104,7 @@ def _classify(
         return
     workers = available_cores() if options.workers is None else options.workers
     kind = ensemble.device.type
-    most = max(1, min(MOST_PICTURES[kind], MOST_BYTES // ensemble.bytes_per_picture))
+    most = max(1, min(MAX_PICTURES[kind], MAX_BYTES // ensemble.bytes_per_picture))
     batches = read_batches(
         chain(first, pictures),
         ensemble.preparations,

@@ -18,7 +18,7 @@ from vitrine.models.pos_embed import NoRelation, Related
 from vitrine.models.user_parts import user_attention
 
 # 2**25 weights take 200 MB per block: 128 images of 256 tokens with 4 heads.
-MOST_WEIGHTS = 2**25
+EXPLICIT_LIMIT = 2**25
 # In heads this narrow, the fixed cost of sdpa for each image and head is more than its arithmetic on a CPU.
 NARROW_HEAD = 8
 
@@ -217,12 +217,12 @@ def fastest_kernel(device: str, dtype: torch.dtype, weights: int, width: int | N
         device: ``cpu``, ``cuda`` or ``mps``.
         dtype: of queries, keys and values.
         weights: attention weights of a batch, one per image, head and pair of tokens. Explicit attention keeps them for
-            the backward pass, in at most 6 bytes each per block; above ``MOST_WEIGHTS`` it is not used.
+            the backward pass, in at most 6 bytes each per block; above ``EXPLICIT_LIMIT`` it is not used.
         width: of a head, in training. ``None`` skips the rule for narrow heads: a traced model must not depend on its
             batch size.
     """
     slow = dtype is torch.bfloat16 or (width is not None and width <= NARROW_HEAD)
-    return "explicit" if device == "cpu" and slow and weights <= MOST_WEIGHTS else "sdpa"
+    return "explicit" if device == "cpu" and slow and weights <= EXPLICIT_LIMIT else "sdpa"
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:

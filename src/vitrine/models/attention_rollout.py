@@ -9,7 +9,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.models.pool import POOLS
 from vitrine.models.vit import VisionTransformer
 
-MOST_WEIGHTS = 2**26  # of one image: 256 MB
+ROLLOUT_LIMIT = 2**26  # of one image: 256 MB
 
 
 def rollout_problem(model: nn.Module) -> str:
@@ -21,7 +21,7 @@ def rollout_problem(model: nn.Module) -> str:
         return f"attention={config.attention} records no weights"
     if config.pool not in POOLS:
         return f"pool={config.pool} does not show which tokens it reads"
-    if (weights := config.depth * config.heads * config.tokens**2) > MOST_WEIGHTS:
+    if (weights := config.depth * config.heads * config.tokens**2) > ROLLOUT_LIMIT:
         return f"the attention weights of an image take {4 * weights / 2**20:,.0f} MB, more than 256"
     return ""
 

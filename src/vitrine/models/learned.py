@@ -19,7 +19,7 @@ from vitrine.models.pos_embed import (
 )
 from vitrine.models.vit import VisionTransformer
 
-MOST_COMPARED = 2**13  # patches, each with each
+MAX_COMPARED = 2**13  # patches, each with each
 
 
 @torch.no_grad()
@@ -51,12 +51,12 @@ def position_similarities(model: VisionTransformer) -> Tensor | None:
         (P, P) in [-1, 1]; ``None`` for a model that adds no table of positions to its tokens.
 
     Raises:
-        RunError: the model has more than ``MOST_COMPARED`` patches, whose similarities take more than 256 MB of memory.
+        RunError: the model has more than ``MAX_COMPARED`` patches, whose similarities take more than 256 MB of memory.
     """
     if model.pos_embed is None:
         return None
-    if (patches := model.config.patches) > MOST_COMPARED:
-        raise RunError(f"it has {patches} patches, and positions of at most {MOST_COMPARED} are compared")
+    if (patches := model.config.patches) > MAX_COMPARED:
+        raise RunError(f"it has {patches} patches, and positions of at most {MAX_COMPARED} are compared")
     return similarities(model.position_table()[:, model.config.prefix :])[0]
 
 

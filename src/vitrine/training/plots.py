@@ -42,9 +42,9 @@ STAGES = (
     ("test", "test, not used for selection", TEST, "--", "."),
 )
 CURVES = {"loss": "loss (nats)", "acc": "accuracy"}
-MOST_IMAGES = 8  # of attention.png
-MOST_COUNTS = 12  # classes of a confusion matrix with a number in each cell
-MOST_NAMES = 25  # classes of one with their names beside it
+MAX_IMAGES = 8  # of attention.png
+MAX_COUNTS = 12  # classes of a confusion matrix with a number in each cell
+MAX_NAMES = 25  # classes of one with their names beside it
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -140,12 +140,12 @@ def confusion(
     axes.set(xlabel="predicted", ylabel="true")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(True)
-    if count <= MOST_COUNTS:
+    if count <= MAX_COUNTS:
         texts = [[f"{100 * share:.0f}" for share in line] for line in shares] if normalised else counts.tolist()
         for row, column in zip(*np.nonzero(counts), strict=True):
             text = axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
             text.set_in_layout(False)  # stands inside: measuring it takes time
-    if count <= MOST_NAMES:
+    if count <= MAX_NAMES:
         names = shorten(classes)
         long = max(map(text_width, names)) > 3
         axes.set_xticks(range(count), names, rotation=45 if long else 0)
@@ -164,7 +164,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     Titles are true classes; predictions are below, in red if wrong.
     """
     module = module.cpu().eval()
-    chosen = torch.linspace(0, len(split) - 1, min(MOST_IMAGES, len(split))).round().long().unique()
+    chosen = torch.linspace(0, len(split) - 1, min(MAX_IMAGES, len(split))).round().long().unique()
     ((images, labels),) = split.batches([chosen])
     maps: list[np.ndarray] = []
     found: list[Tensor] = []

@@ -27,7 +27,7 @@ from vitrine.compare.report.image_panels import (
 from vitrine.compare.report.image_panels import test_split as split_of
 from vitrine.compare.report.page import sections, write_report
 from vitrine.compare.report.style import RowStyles
-from vitrine.config.model import MOST_CLASSES
+from vitrine.config.model import MAX_CLASSES
 from vitrine.config.serialize import to_plain
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, RunError
@@ -111,7 +111,7 @@ def test_position_embeddings_are_most_similar_to_themselves(real):
 @pytest.mark.parametrize("count", [10**12, "many", None])
 def test_classes_without_names_are_called_by_as_many_numbers_as_there_can_be(count):
     run = SimpleNamespace(facts={}, config={"data.num_classes": count})
-    assert len(class_names(run)) == (MOST_CLASSES if count == 10**12 else 0)
+    assert len(class_names(run)) == (MAX_CLASSES if count == 10**12 else 0)
     run.facts["classes"] = ["cat", "dog"]
     assert class_names(run) == ["cat", "dog"]
 

@@ -21,7 +21,7 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.report.style import best_rows
-from vitrine.config.model import MOST_CLASSES
+from vitrine.config.model import MAX_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError, joined_lines
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, plural
@@ -175,7 +175,7 @@ def class_names(run: RunResult) -> list[str]:
     if isinstance(names, list):
         return [str(name) for name in names]
     count = run.config.get("data.num_classes")
-    return [str(number) for number in range(min(count, MOST_CLASSES) if isinstance(count, int) else 0)]
+    return [str(number) for number in range(min(count, MAX_CLASSES) if isinstance(count, int) else 0)]
 
 
 def image_url(image: np.ndarray, max_side: int = MAX_SIDE) -> str:

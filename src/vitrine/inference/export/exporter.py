@@ -35,7 +35,7 @@ MODULES = {
     "safetensors": "to_timm",
     "hf": "to_hub",
 }
-MOST_DIFFERENCE = 1e-4  # of float32 exports, in probabilities or logits
+MAX_DIFFERENCE = 1e-4  # of float32 exports, in probabilities or logits
 LEFT_ON_FULL_DISK = 2**16  # bytes; some libraries report no more than that a write failed
 
 
@@ -114,15 +114,15 @@ def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
     """Compare an export with PyTorch.
 
     Raises:
-        ExportError: it fails, or is a float32 export that differs by more than ``MOST_DIFFERENCE``.
+        ExportError: it fails, or is a float32 export that differs by more than ``MAX_DIFFERENCE``.
     """
     request, shape = source.request, source.picture_shape
     pytorch = source.reference if request.kind.gives == "probabilities" else source.reference.logits
     differences = largest_differences(runtime.run, pytorch, shape)
     batch, worst = max(differences.items(), key=lambda item: item[1])
-    if request.dtype == "float32" and worst > MOST_DIFFERENCE:
+    if request.dtype == "float32" and worst > MAX_DIFFERENCE:
         problem = f"its {request.kind.gives} differ from PyTorch's by {worst:.1e} on a batch of {batch}"
-        raise ExportError(f"the export is not exact: {problem}; at most {MOST_DIFFERENCE:.0e} is accepted")
+        raise ExportError(f"the export is not exact: {problem}; at most {MAX_DIFFERENCE:.0e} is accepted")
     cost = None
     if request.dtype != "float32":
         try:

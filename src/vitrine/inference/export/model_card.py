@@ -18,7 +18,7 @@ HUB_NAMES = {
     "cifar10": "uoft-cs/cifar10",
     "cifar100": "uoft-cs/cifar100",
 }
-MOST_CLASSES = 20  # named in the card; config.json has all of them
+MAX_CLASSES = 20  # named in the card; config.json has all of them
 
 CARD = """\
 ---
@@ -123,7 +123,7 @@ def model_card(source: ExportSource) -> str:
         channels=channels,
         size=format_size(config.data.image_size).replace("x", " x "),
         license=source.request.license,
-        classes=listed([code(name) for name in source.run.classes], MOST_CLASSES),
+        classes=listed([code(name) for name in source.run.classes], MAX_CLASSES),
         data=code(config.data.name),
         images=image_counts(facts),
         selection=selection(source.run, tested=accuracy is not None),

@@ -12,7 +12,7 @@ from vitrine.inference.export.formats import ExportError
 from vitrine.inference.export.source import ExportSource
 from vitrine.text import file_size
 
-MOST_BYTES = 2**31 - 2**24  # a protobuf message holds 2 GiB; a part of it is left for the graph
+MAX_BYTES = 2**31 - 2**24  # a protobuf message holds 2 GiB; a part of it is left for the graph
 
 
 def write(source: ExportSource, path: Path) -> None:
@@ -22,7 +22,7 @@ def write(source: ExportSource, path: Path) -> None:
         ExportError: the model is too large for one file, or PyTorch can't translate it.
     """
     size = sum(values.nbytes for values in source.classifier.state_dict().values())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         problem = f"the weights take {file_size(size)}, more than one ONNX file holds (2.1 GB)"
         raise ExportError(f"{problem}; --dtype float16 halves them, --format torch_export has no limit")
     with warnings.catch_warnings():

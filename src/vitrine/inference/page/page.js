@@ -3,7 +3,7 @@
 
 const { model, classes, heat } = JSON.parse(document.getElementById("config").textContent);
 const byId = (id) => document.getElementById(id);
-const MOST_PIXELS = 50_000_000; // of a picture: as many as a browser holds in a canvas without trouble
+const MAX_PIXELS = 50_000_000; // of a picture: as many as a browser holds in a canvas without trouble
 const SHOWN_CLASSES = 10;
 const [HEIGHT, WIDTH] = model.image_size;
 const [ROWS, COLUMNS] = model.grid;
@@ -343,9 +343,9 @@ async function openFile(file) {
     await new Promise((resolve, reject) => Object.assign(image, { onload: resolve, onerror: reject })); // reads its size only
     if (own !== begun) return;
     const { naturalWidth: width, naturalHeight: height } = image;
-    if (width * height > MOST_PIXELS) {
+    if (width * height > MAX_PIXELS) {
       const size = `${width.toLocaleString("en")} × ${height.toLocaleString("en")}`;
-      return report(`${file.name} has ${size} pixels; the page takes up to ${MOST_PIXELS / 1e6} million. Make it smaller first.`);
+      return report(`${file.name} has ${size} pixels; the page takes up to ${MAX_PIXELS / 1e6} million. Make it smaller first.`);
     }
     const upright = { colorSpaceConversion: "none", imageOrientation: "from-image" };
     const content = await file.arrayBuffer(), orientation = takeOrientation(new DataView(content));
