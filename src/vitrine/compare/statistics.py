@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import special, stats
@@ -136,32 +137,34 @@ def difference(
         overlap: validation images per training image, where values are of folds that share training images: it is added
             to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
     """
-    shared = [key for key in values if key in others]
-    paired = len(shared) >= 2 and len(shared) == max(len(values), len(others))
-    both = 0 if len(shared) < MIN_SEEDS and not paired else len(shared)  # with fewer, their correlation is unknown
-    rest = [[key for key in side if key not in shared[:both]] for side in (values, others)]
-    keys, other_keys = shared[:both] + rest[0], shared[:both] + rest[1]
+    in_common = [key for key in values if key in others]
+    paired = len(in_common) >= 2 and len(in_common) == max(len(values), len(others))
+    # With fewer in common, their correlation is unknown.
+    pairs = len(in_common) if paired or len(in_common) >= MIN_SEEDS else 0
+    rest = [[key for key in side if key not in in_common[:pairs]] for side in (values, others)]
+    keys, other_keys = in_common[:pairs] + rest[0], in_common[:pairs] + rest[1]
     x = np.array([values[key] for key in keys])
     y = np.array([others[key] for key in other_keys])
     counts, nan = (len(x), len(y)), math.nan
     mean = float(x.mean() - y.mean()) if min(counts) else nan
+    untested = partial(Difference, mean, low=nan, high=nan, paired=paired, counts=counts)
     if min(counts) < 2:
-        return Difference(mean, nan, nan, nan, paired, counts, nan, nan)
-    effect_size, correlation = _hedges_g(x, y), _correlation(x[:both], y[:both])
+        return untested(p=nan, sd=nan, effect_size=nan)
+    effect_size, correlation = _hedges_g(x, y), _correlation(x[:pairs], y[:pairs])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
-    spread_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
+    sd_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
     if pooled is not None:
-        sd, spread_freedom = math.sqrt(2 * pooled.variance), float(pooled.freedom)
+        sd, sd_freedom = math.sqrt(2 * pooled.variance), float(pooled.freedom)
     elif is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
         equal = is_float_error(abs(mean), np.concatenate([x, y]))
         p = 1.0 if equal else nan  # without variance, a difference cannot be tested
-        return Difference(mean, nan, nan, p, paired, counts, 0.0, effect_size, correlation, both, corrected=p)
+        return untested(p=p, sd=0.0, effect_size=effect_size, correlation=correlation, shared=pairs, corrected=p)
     if paired:
-        variance, freedom = sd**2 * (1 / len(x) + overlap), spread_freedom
+        variance, freedom = sd**2 * (1 / len(x) + overlap), sd_freedom
     else:
-        variance, freedom = _partly_paired(x, y, both, overlap)
-        if both:
-            sd, spread_freedom = float(np.std(x[:both] - y[:both], ddof=1)), both - 1.0
+        variance, freedom = _partly_paired(x, y, pairs, overlap)
+        if pairs:
+            sd, sd_freedom = float(np.std(x[:pairs] - y[:pairs], ddof=1)), pairs - 1.0
             sd = 0.0 if is_float_error(sd, x) else sd
     over_images, groups = 0.0, None if paired else counts
     parts = [(variance, freedom)]
@@ -169,17 +172,25 @@ def difference(
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
         level = SIGNIFICANCE_LEVEL / family.comparisons
-        over_images = image_variance(ours, theirs, shared=both, level=level)
-        both_freedom = freedom_of_sum((variance, over_images), (freedom, ours.shape[1] - 1), level)
+        over_images = image_variance(ours, theirs, shared=pairs, level=level)
+        sum_freedom = freedom_of_sum((variance, over_images), (freedom, ours.shape[1] - 1), level)
         # With few seeds and a small level, that of the sum would be narrower than the interval for these images alone.
-        parts.append((variance + over_images, both_freedom))
+        parts.append((variance + over_images, sum_freedom))
     half_width = max(family.critical_t(some, groups) * math.sqrt(part) for part, some in parts)
     p, corrected = (max(one.p(mean / math.sqrt(part), some, groups) for part, some in parts) for one in (ALONE, family))
     return Difference(
-        *(mean, mean - half_width, mean + half_width, p, paired, counts, sd, effect_size, correlation),
-        shared=both,
+        mean,
+        low=mean - half_width,
+        high=mean + half_width,
+        p=p,
+        paired=paired,
+        counts=counts,
+        sd=sd,
+        effect_size=effect_size,
+        correlation=correlation,
+        shared=pairs,
         corrected=corrected,
-        freedom=spread_freedom,
+        freedom=sd_freedom,
         new_images=correct is not None,
         image_variance=over_images,
         overlap=overlap,
@@ -207,20 +218,20 @@ def freedom_of_sum(
     return float(brentq(lambda freedom: special.stdtrit(freedom, 1 - level / 2) - wanted, *freedoms))
 
 
-def _partly_paired(x: np.ndarray, y: np.ndarray, both: int, overlap: float) -> tuple[float, float]:
-    """Variance of a difference of means and its degrees of freedom, if the first ``both`` values are pairs.
+def _partly_paired(x: np.ndarray, y: np.ndarray, pairs: int, overlap: float) -> tuple[float, float]:
+    """Variance of a difference of means and its degrees of freedom, if the first ``pairs`` values are pairs.
 
     Welch's test without pairs, and close to the paired test if all values are (Derrick, Toher and White, 2017).
     """
     counts = (len(x), len(y))
     parts = (float(np.var(x, ddof=1)) * (1 / len(x) + overlap), float(np.var(y, ddof=1)) * (1 / len(y) + overlap))
     welch = float(welch_freedom(parts, (len(x) - 1, len(y) - 1)))
-    if not both:
+    if not pairs:
         return sum(parts), welch
-    correlation = max(0.0, _correlation(x[:both], y[:both]))  # below 0 is noise: a seed has no opposite effects
-    variance = sum(parts) - 2 * correlation * math.sqrt(parts[0] * parts[1] / (counts[0] * counts[1])) * both
-    alone = sum(counts) - 2 * both
-    return variance, both - 1 + (welch - both + 1) / sum(counts) * alone
+    correlation = max(0.0, _correlation(x[:pairs], y[:pairs]))  # below 0 is noise: a seed has no opposite effects
+    variance = sum(parts) - 2 * correlation * math.sqrt(parts[0] * parts[1] / (counts[0] * counts[1])) * pairs
+    alone = sum(counts) - 2 * pairs
+    return variance, pairs - 1 + (welch - pairs + 1) / sum(counts) * alone
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> float:
