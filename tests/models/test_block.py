@@ -18,7 +18,7 @@ def block(small, randomise):
 
     def make(placement="pre", drop_path=0.0, **changes):
         config = small(norm_placement=placement, drop_path=drop_path, **changes)
-        return randomise(BLOCKS[placement](config, drop_path, NoRelation())).eval()
+        return randomise(BLOCKS[placement](config, drop_path or None, NoRelation())).eval()
 
     return make
 
@@ -131,6 +131,12 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean():
     assert torch.equal(dropped, dropped[:, :1, :1].expand_as(dropped))
     assert dropped.unique().tolist() == pytest.approx([0, 1 / (1 - rate)])
     assert dropped.mean().item() == pytest.approx(1, abs=0.04)
+
+
+def test_a_block_alone_skips_as_its_argument_says(small):
+    assert Block(small(drop_path=0.0), 0.5, NoRelation()).drop_path.keep == 0.5
+    assert not hasattr(Block(small(drop_path=0.5), None, NoRelation()).drop_path, "keep")
+    assert drop_path_rates(small(depth=2, drop_path=0.0)) == [None, None]
 
 
 @pytest.mark.parametrize(

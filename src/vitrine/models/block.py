@@ -21,11 +21,11 @@ class Block(nn.Module):
 
     Args:
         config: the model's.
-        drop_path: probability of skipping a residual branch, per image.
+        drop_path: probability of skipping a residual branch, per image; ``None`` is without stochastic depth.
         relation: relative positions, for attention (models/pos_embed.py).
     """
 
-    def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float | None, relation: nn.Module) -> None:
         super().__init__()
         self.residual = config.residual
         self.norm1 = build_norm(config, config.dim)
@@ -36,7 +36,7 @@ class Block(nn.Module):
         hidden = config.mlp_dropout if config.mlp_hidden_dropout is None else config.mlp_hidden_dropout
         self.mlp = build_mlp(config, (hidden, config.mlp_dropout))
         self.ls2 = LayerScale(config.dim, config.layer_scale) if config.layer_scale is not None else nn.Identity()
-        self.drop_path = DropPath(drop_path) if config.drop_path > 0 else nn.Identity()
+        self.drop_path = nn.Identity() if drop_path is None else DropPath(drop_path)
         self.norm1_out: nn.Module = nn.Identity()
         self.norm2_out: nn.Module = nn.Identity()
 
@@ -76,7 +76,7 @@ class PostNormBlock(Block):
 class SandwichBlock(Block):
     """Sandwich-norm block (CogView, arXiv:2105.13290, section 2.4): before and after each branch: ``sandwich``."""
 
-    def __init__(self, config: ViTConfig, drop_path: float, relation: nn.Module) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float | None, relation: nn.Module) -> None:
         super().__init__(config, drop_path, relation)
         self.norm1_out = build_norm(config, config.dim)
         self.norm2_out = build_norm(config, config.dim)

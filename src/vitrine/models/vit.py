@@ -86,6 +86,7 @@ class VisionTransformer(nn.Module):
     def pooled(self, images: Tensor, record: Recorder = NO_RECORDER) -> Tensor:
         """(B, C, H, W) normalised images -> (B, D): what the head reads."""
         x = self.forward_features(images, record, None if record.active else self.num_queries)
+        # Reports show weights of the model's number of heads: pools of the user's, which may have others, record none.
         x = self.attn_pool(x, record.scope("pool")) if self.config.pool in POOLS else self.attn_pool(x)
         return record("pooled", x)
 
@@ -222,8 +223,13 @@ class VisionTransformer(nn.Module):
         return f"images are {'x'.join(map(str, given))}, this model takes {takes}{hint}"
 
 
-def drop_path_rates(config: ViTConfig) -> list[float]:
-    """Return the probability of skipping a residual branch in each block."""
+def drop_path_rates(config: ViTConfig) -> list[float | None]:
+    """Return the probability of skipping a residual branch in each block; ``None`` in all without stochastic depth.
+
+    With it, that of the first block may be 0: blocks of equal modules compile to one graph.
+    """
+    if config.drop_path == 0:
+        return [None] * config.depth
     if config.drop_path_shape == "constant":
         return [config.drop_path] * config.depth
     last = max(1, config.depth - 1)
