@@ -73,7 +73,11 @@ def torch_encoder(model: nn.Module) -> None:
 
 
 def matrices(model: nn.Module) -> Iterator[Tensor]:
-    """Yield every linear map in the model as a matrix (outputs, inputs) that shares its memory."""
+    """Yield every linear map in the model as a matrix (outputs, inputs) that shares its memory.
+
+    Of a ``PackedLinear`` its maps, of a ``HeadwiseLinear`` those of each head, of a convolution (channels, values of a
+    receptive field).
+    """
     for module in model.modules():
         if isinstance(module, PackedLinear):
             yield from module.weight.chunk(module.maps)

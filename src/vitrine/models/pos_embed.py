@@ -119,6 +119,8 @@ class ConvPosition(nn.Module):
         return torch.cat([x[:, : self.prefix], patches], dim=1)
 
 
+# Queries and keys to compare, (B, heads, N, D/heads) each, and a bias to add to their scores: (heads, N, N), or
+# (B, heads, K, K) at the indices (B, K) of K kept tokens.
 Related = tuple[Tensor, Tensor, Tensor | None]
 
 
@@ -126,7 +128,7 @@ class NoRelation(nn.Module):
     """No relative positions."""
 
     def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
-        """Return queries and keys as they are, and no bias."""
+        """Return queries and keys, (B, heads, N, D/heads), as they are, and no bias."""
         return q, k, None
 
 
@@ -158,7 +160,7 @@ class RelativeBias(nn.Module):
         self.register_buffer("offsets", (down * width + right).flatten(), persistent=False)  # into the flattened table
 
     def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
-        """Return queries and keys as they are, and the bias."""
+        """Return queries and keys, (B, heads, N, D/heads), as they are, and the bias, (heads, N, N)."""
         bias = self.table.flatten(1).index_select(1, self.offsets).unflatten(1, (self.patches, self.patches))
         if self.prefix is not None:
             for_patches, for_prefix, among = self.prefix[:, :, None, None].unbind(1)
@@ -197,7 +199,7 @@ class Alibi2d(nn.Module):
         self.register_buffer("bias", F.pad(bias, (prefix, 0, prefix, 0)), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
-        """Return queries and keys as they are, and the bias."""
+        """Return queries and keys, (B, heads, N, D/heads), as they are, and the bias, (heads, N, N)."""
         return q, k, self.bias if indices is None else bias_between(self.bias, indices)
 
 
@@ -245,7 +247,7 @@ class Rope(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
-        """Return queries and keys, rotated, and no bias."""
+        """Return queries and keys, (B, heads, N, D/heads), rotated, and no bias."""
         cos, sin = self.cos, self.sin
         if indices is not None:
             cos, sin = cos[indices].unsqueeze(1), sin[indices].unsqueeze(1)  # (B, 1, K, D/heads/2)
@@ -282,7 +284,7 @@ class RopeMixed(nn.Module):
         self.register_buffer("coordinates", coordinates, persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
-        """Return queries and keys, rotated, and no bias."""
+        """Return queries and keys, (B, heads, N, D/heads), rotated, and no bias."""
         rows, columns = self.coordinates.float().unsqueeze(2).unbind(1)
         x, y = self.frequencies.float().unsqueeze(2)
         angles = columns * x + rows * y  # (heads, N, D/heads/2)
@@ -308,7 +310,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rope_frequencies(head_dim: int, theta: float) -> Tensor:
-    """Return theta^(-i / n) for i < n, where n is a quarter of a head's width; float32."""
+    """Return theta^(-i / n) for i < n, where n is a quarter of a head's width; (head_dim / 4,) float32."""
     quarter = head_dim // 4
     return 1 / theta ** (torch.arange(quarter) / quarter)
 

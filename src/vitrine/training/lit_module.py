@@ -34,7 +34,7 @@ from vitrine.training.stage_metrics import StageMetrics
 
 
 class Classifier(pl.LightningModule):
-    """A Vision Transformer with its loss. Takes images in [0, 255] and normalises them itself.
+    """A model with its loss. Takes images in [0, 255] and normalises them itself.
 
     Uses Lightning's manual optimisation, which costs less per step than automatic optimisation.
 

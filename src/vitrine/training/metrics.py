@@ -30,6 +30,9 @@ LISTED = 20  # classes that have metrics of their own
 Function = Callable[[Tensor, Tensor], Any]  # of logits and labels, as `measure` takes them
 NONE: Mapping[str, Function] = MappingProxyType({})
 
+# Metrics of one label per image take logits (N, num_classes), float32 or float64, and labels (N,) int64, those of
+# several labels the same logits and labels (N, num_classes) of 0 and 1. They return a scalar.
+
 
 def balanced_acc(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over classes, of those that have images, of the share of their images that are classified correctly."""

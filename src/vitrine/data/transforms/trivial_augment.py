@@ -109,6 +109,11 @@ def inverse_affine(name: str, magnitude: float, height: int, width: int) -> list
     return [[value / half for value in row] for row, half in zip(matrix, (right, down), strict=True)]
 
 
+# Operations on colours take images (B, C, H, W) uint8 with 1 or 3 channels, and levels (B,) int64 on the CPU, as
+# :meth:`TrivialAugment.apply`; they return images of the same shape and type. Two of them have no magnitude, and ignore
+# the levels.
+
+
 def brightness(images: Tensor, levels: Tensor) -> Tensor:
     """Blend with black, or extrapolate away from it."""
     factors, _ = _factors(levels, images)
