@@ -124,7 +124,7 @@ def move_aside(path: Path) -> Path:
     return path.rename(aside)
 
 
-def remove_leftovers(folder: Path, name: str = "*") -> None:
+def remove_leftovers(folder: Path, name: str) -> None:
     """Remove temporary files of :func:`replacing` that killed writers of ``name`` left in ``folder``.
 
     Nobody else may write it meanwhile.

@@ -29,6 +29,7 @@ PATIENT = Timing(beat=0.05, lease=5, settle=0.05)  # for a sign of life of a pro
 HOLDS = """
 import fcntl, os, sys, time
 from pathlib import Path
+import vitrine.runs.lock as lock_module
 from vitrine.runs.lock import RunLock, Timing
 
 folder, machine = Path(sys.argv[1]), sys.argv[2]
@@ -36,7 +37,8 @@ if machine:
     def refuse(*_):
         raise OSError("no locks")
     fcntl.flock = refuse
-lock = RunLock(folder, Timing(beat=0.05), here=machine or None)
+    lock_module.kernel = lambda: machine
+lock = RunLock(folder, Timing(beat=0.05))
 lock.acquire()
 if "forks" in sys.argv and os.fork() == 0:
     time.sleep(60)

@@ -90,13 +90,13 @@ def findings(
     metric: Metric,
     baseline: ConfigurationRow,
     predictions: Mapping[str, Predictions],
-    difference_of_interest: float | None = None,
+    difference_of_interest: float | None,
     *,
-    all_pairs: bool = False,
-    fixed_images: bool = False,
-    decision: SweepDecision | None = None,
-    unfinished: Sequence[RunResult] = (),
-    growth: Growth | None = None,
+    all_pairs: bool,
+    fixed_images: bool,
+    decision: SweepDecision | None,
+    unfinished: Sequence[RunResult],
+    growth: Growth | None,
 ) -> Findings:
     """Compare every other row with the baseline.
 

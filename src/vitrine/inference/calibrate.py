@@ -37,7 +37,7 @@ class TemperatureScaling:
 
 
 def calibrate(
-    run: LoadedRun, predictor: Predictor, data_root: str | None = None, *, accept_changed_data: bool = False
+    run: LoadedRun, predictor: Predictor, data_root: str | None, *, accept_changed_data: bool = False
 ) -> TemperatureScaling:
     """Fit the temperature that minimises the NLL of the run's validation images.
 

@@ -110,18 +110,17 @@ class RunLock:
     Args:
         folder: the run folder; must exist.
         timing: durations.
-        here: identifies this machine's kernel.
 
     Attributes:
         taken_from: the dead holder that it was taken over from, if any.
     """
 
-    def __init__(self, folder: Path, timing: Timing | None = None, here: str | None = None) -> None:
+    def __init__(self, folder: Path, timing: Timing | None = None) -> None:
         self.folder = folder
         self.timing = Timing() if timing is None else timing
         self.taken_from: Holder | None = None
         self._path = folder / NAME
-        self._kernel = kernel() if here is None else here
+        self._kernel = kernel()
         self._descriptor = -1
         self._released = threading.Event()
         self._thread: threading.Thread | None = None

@@ -137,9 +137,7 @@ class MuonAndAdamW(Optimizer):
     keys and values to be better (kellerjordan.github.io/posts/muon, "Empirical considerations").
     """
 
-    def __init__(
-        self, config: OptimizerConfig, model: nn.Module, finetune: FinetuneConfig = TRAIN_ALL, *, fused: bool
-    ) -> None:
+    def __init__(self, config: OptimizerConfig, model: nn.Module, finetune: FinetuneConfig, *, fused: bool) -> None:
         assert config.momentum is not None  # the configuration is validated
         assert config.betas is not None
         assert config.adamw_lr is not None
