@@ -23,8 +23,7 @@ from vitrine.data.preparation import Preparation
 from vitrine.inference.export import to_hub, to_timm
 from vitrine.inference.export.exporter import export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
-from vitrine.inference.export.model_card import TestAccuracy as Accuracy
-from vitrine.inference.export.model_card import model_card
+from vitrine.inference.export.model_card import AccuracyOnTest, model_card
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
 from vitrine.models import build_model
@@ -159,7 +158,7 @@ def test_the_card_has_the_metadata_that_the_hub_reads(card):
     head = yaml.safe_load(card.split("---")[1])
     assert (head["license"], head["library_name"], head["pipeline_tag"]) == ("mit", "timm", "image-classification")
     (result,) = head["model-index"][0]["results"]
-    accuracy = Accuracy.of(load_run(TRAINED))
+    accuracy = AccuracyOnTest.of(load_run(TRAINED))
     assert result["metrics"] == [{"type": "accuracy", "value": round(accuracy.value, 4)}]
     assert result["dataset"]["name"] == "digits"
 

@@ -10,7 +10,7 @@ from vitrine.errors import Fault
 from vitrine.text import listed
 
 SCHEDULES = ("cosine", "constant", "linear", "onecycle", "step", "multistep", "restarts", "wsd")
-KEYS = {  # and the schedules that they belong to
+KEYS_OF_SCHEDULES = {  # and the schedules that they belong to
     "gamma": ("step", "multistep"),
     "every": ("step",),
     "milestones": ("multistep",),
@@ -51,7 +51,7 @@ class ScheduleConfig:
 
 def schedule_faults(schedule: ScheduleConfig) -> Iterator[Fault]:
     """Yield the keys that a schedule needs or does not know, and values that exclude each other."""
-    for key, users in KEYS.items():
+    for key, users in KEYS_OF_SCHEDULES.items():
         value = getattr(schedule, key)
         if schedule.name in users and value is None:
             yield Fault(f"schedule.{key}", "null", f"is required by schedule={schedule.name}")

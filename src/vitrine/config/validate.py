@@ -18,7 +18,7 @@ from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
 from vitrine.config.model_faults import unread_positions, vit_faults
 from vitrine.config.parts import is_dotted, load, part_faults
-from vitrine.config.schedule import KEYS, schedule_faults
+from vitrine.config.schedule import KEYS_OF_SCHEDULES, schedule_faults
 from vitrine.config.schema import (
     AUTO,
     OPTIMIZER_LIBRARIES,
@@ -357,7 +357,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("model.depth", "finetune.blocks"), _finetuning),
     (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
     ((), _schedule_free),
-    (tuple(f"schedule.{key}" for key in ("warmup", *KEYS)), _schedule_options),
+    (tuple(f"schedule.{key}" for key in ("warmup", *KEYS_OF_SCHEDULES)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("model.attention", "model.attention_kernel"), _attention_kernel),
     (

@@ -28,7 +28,7 @@ QUANTILE = NormalDist().inv_cdf(0.975)  # scipy.stats takes a second to import
 LISTED = 20  # classes that have metrics of their own
 
 Function = Callable[[Tensor, Tensor], Any]  # of logits and labels, as `measure` takes them
-NONE: Mapping[str, Function] = MappingProxyType({})
+NO_METRICS: Mapping[str, Function] = MappingProxyType({})
 
 # Metrics of one label per image take logits (N, num_classes), float32 or float64, and labels (N,) int64, those of
 # several labels the same logits and labels (N, num_classes) of 0 and 1. They return a scalar.
@@ -147,7 +147,7 @@ def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
 
 
 def measure(
-    logits: Tensor, labels: Tensor, names: Iterable[str] | None = None, own: Mapping[str, Function] = NONE
+    logits: Tensor, labels: Tensor, names: Iterable[str] | None = None, own: Mapping[str, Function] = NO_METRICS
 ) -> dict[str, float]:
     """Return metrics by name; ``top5_acc`` with more than five classes only.
 
@@ -221,7 +221,7 @@ class LogitsAndLabels(Metric):
     logits: list[Tensor]
     labels: list[Tensor]
 
-    def __init__(self, names: Sequence[str], own: Mapping[str, Function] = NONE, **settings: Any) -> None:
+    def __init__(self, names: Sequence[str], own: Mapping[str, Function] = NO_METRICS, **settings: Any) -> None:
         super().__init__(**settings)
         self.names, self.own = names, own
         self.add_state("logits", [], dist_reduce_fx="cat")

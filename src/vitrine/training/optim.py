@@ -49,7 +49,7 @@ def schedule_free(groups: Groups, **settings: Any) -> Optimizer:
 
 
 # Of libraries that are imported when they are needed (config.schema.OPTIMIZER_LIBRARIES); none has a fused step.
-OTHERS: dict[str, Callable[..., Optimizer]] = {"lamb": lamb, "lion": lion, "schedule_free": schedule_free}
+LIBRARY_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"lamb": lamb, "lion": lion, "schedule_free": schedule_free}
 # Timm's LAMB scales steps by the norm of weights where there is weight decay; those of matrices, here, without it too.
 OF_MATRICES: dict[str, dict[str, Any]] = {"lamb": {"always_adapt": True}}
 
@@ -70,11 +70,12 @@ def build_optimizer(
         return user_optimizer(part, model, config, finetune)
     if config.name == "muon":
         return MuonAndAdamW(config, model, finetune, fused=fused)
-    if config.name in OTHERS:
+    groups = parameter_groups(model, config, finetune)
+    if config.name in LIBRARY_OPTIMIZERS:
         assert config.betas is not None  # the configuration is validated
-        return OTHERS[config.name](parameter_groups(model, config, finetune), lr=config.lr, betas=tuple(config.betas))
+        return LIBRARY_OPTIMIZERS[config.name](groups, lr=config.lr, betas=tuple(config.betas))
     own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](parameter_groups(model, config, finetune), lr=config.lr, fused=fused, **own)
+    return OPTIMIZERS[config.name](groups, lr=config.lr, fused=fused, **own)
 
 
 def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig, finetune: FinetuneConfig) -> Optimizer:

@@ -81,7 +81,7 @@ for name, probability in zip(model.pretrained_cfg["label_names"], probabilities.
 
 
 @dataclass(frozen=True)
-class TestAccuracy:
+class AccuracyOnTest:
     """Accuracy on the test images, with its 95 % interval (Wilson's, for one model on a sample of images)."""
 
     value: float
@@ -90,7 +90,7 @@ class TestAccuracy:
     images: int
 
     @classmethod
-    def of(cls, run: LoadedRun) -> "TestAccuracy | None":
+    def of(cls, run: LoadedRun) -> "AccuracyOnTest | None":
         """Return the run's; ``None`` if its data has no test images."""
         if (tested := run.test_outputs) is None:
             return None
@@ -103,7 +103,7 @@ class TestAccuracy:
 def model_card(source: ExportSource) -> str:
     """Return the text of README.md."""
     facts, config = source.request.record.facts, source.run.config
-    accuracy = TestAccuracy.of(source.run)
+    accuracy = AccuracyOnTest.of(source.run)
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
     count, multi_label = len(source.run.classes), config.data.multi_label
@@ -135,7 +135,7 @@ def model_card(source: ExportSource) -> str:
     )
 
 
-def metadata(source: ExportSource, accuracy: TestAccuracy | None) -> str:
+def metadata(source: ExportSource, accuracy: AccuracyOnTest | None) -> str:
     """Return the YAML at the head of the card, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -164,7 +164,7 @@ def metadata(source: ExportSource, accuracy: TestAccuracy | None) -> str:
     return card.to_yaml().strip()
 
 
-def accuracy_row(accuracy: TestAccuracy | None, run: LoadedRun) -> str:
+def accuracy_row(accuracy: AccuracyOnTest | None, run: LoadedRun) -> str:
     """Return the row of accuracy: on the test images with its interval, else on the validation images."""
     if accuracy is None:
         uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * (not run.record.holds_out)
