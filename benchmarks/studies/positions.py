@@ -239,9 +239,10 @@ def read_again(result: Mapping[str, Any]) -> list[str]:
         said.setdefault(f"{verdict or 'undecided'} after {count} seeds", []).append(scheme)
     return [
         "",
-        "These verdicts are those of an earlier rule, in which each scheme had a variance of its own. In the present",
-        f"rule, schemes share what their seeds say about it, and {runs} of the {decided['most']} runs decide (a look",
-        "that the earlier one did not take has the error over test images of the look before):",
+        "These verdicts are those of an earlier rule, in which each scheme had a variance of its own. Under the",
+        f"present rule, schemes share an estimate of the variance over seeds, and {runs} of the {decided['most']} runs",
+        "suffice. (Where it tests a scheme after more seeds than the earlier rule did, the error over test images is",
+        "that of the earlier rule's last test.)",
         "",
         *(f"- {says}: {', '.join(names)}" for says, names in said.items()),
     ]

@@ -41,7 +41,7 @@ def main() -> None:
         title="Beside other programs",
         text=f"Milliseconds for a step of `vit_tiny` on 64 digits with {os.cpu_count()} threads, beside programs that "
         "keep a core busy: median of three processes, and the fastest and slowest. At the end of each parallel part of "
-        "a step, a thread looks for the others that often before it lets the system run another program. The commands "
+        "a step, a thread polls this many times for the others before it yields the core. The commands "
         "set `GOMP_SPINCOUNT`, unless it or `OMP_WAIT_POLICY` is set. At commit 3008d97, on another AMD EPYC with 2 "
         "cores, it was 0.69 of the time beside one busy program, and 1.05 alone.",
         columns=["busy programs", "OpenMP's own count", f"{int(SPINS):,} times, as here", "not at all"],
