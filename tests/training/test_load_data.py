@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.running import SMALL, write_image_folder
 from PIL import Image
@@ -10,7 +11,7 @@ from vitrine import compose, fit
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError
-from vitrine.training.load_data import check_split_keys, load_data, report_upscaling
+from vitrine.training.load_data import check_split_keys, load_data, report_few_levels, report_upscaling
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,36 @@ def test_pictures_with_several_pages_are_reported(tmp_path, capsys):
     load_data(config, hardware, Ranks())
     problem = f"of pictures with several pages or frames, such as {stack}, only the first is read"
     assert capsys.readouterr().err == f"vitrine: warning: {problem}\n"
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png", "pgm"])
+@pytest.mark.parametrize(("values", "levels"), [((100, 1600), 7), ((512, 16895), 64), ((511, 16895), None)])
+def test_pictures_of_16_bits_that_use_few_of_them_are_reported(tmp_path, capsys, suffix, values, levels):
+    pictures = [tmp_path / f"{value}.{suffix}" for value in values]
+    for path, value in zip(pictures, values, strict=True):
+        Image.fromarray(np.full((4, 4), value, np.uint16)).save(path)
+    report_few_levels(pictures)
+    found = capsys.readouterr().err
+    if levels is None:
+        assert found == ""
+    else:
+        assert f"values from {values[0]} to {values[1]}, and" in found
+        assert f"{levels} of 256 grey levels are left" in found
+    Image.fromarray(np.full((4, 4), 3, np.uint8)).save(tmp_path / "8 bits.png")
+    report_few_levels([*pictures, tmp_path / "8 bits.png"])
+    assert capsys.readouterr().err == ""
+
+
+def test_the_data_of_16_bits_is_looked_at_before_training(tmp_path, capsys):
+    for label, name in enumerate(("train/a", "train/b")):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.linspace(100 + label, 1600 - number // 8, 64, dtype=np.uint16).reshape(8, 8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.tif")
+    folders = [f"data.root={tmp_path}", f"paths.cache_dir={tmp_path / 'cache'}"]
+    config = compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", *folders])
+    load_data(config, choose_hardware(config), Ranks())
+    assert "16-bit pictures use values from 100 to 1600, and" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

@@ -205,6 +205,26 @@ def has_pages(path: ImageFile) -> bool:
         return False
 
 
+def sixteen_bit_values(path: ImageFile) -> tuple[int, int] | None:
+    """Return the smallest and largest value of an image file of 16 bits, in [0, 65535]; ``None`` of other files.
+
+    Pillow keeps the upper bytes of colours: their values are multiples of 256.
+
+    Raises:
+        Undecodable: as :meth:`Decoder.open`.
+    """
+    try:
+        with _opened(path) as file:
+            is_wide = ";16" in str(file.tile)  # Pillow's raw mode, such as I;16B
+            if not is_wide or file.format not in (*SIXTEEN_BITS, "TIFF"):
+                return None
+            values = np.asarray(file)
+    except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+        raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+    unit = 256 if values.dtype == np.uint8 else 1
+    return unit * int(values.min()), unit * int(values.max())
+
+
 def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> ImageFileOfPillow:
     if isinstance(path, Path):
         refuse_pipe(path)

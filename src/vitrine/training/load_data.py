@@ -10,7 +10,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.decode import ImageFile, has_pages, size_of
+from vitrine.data.decode import ImageFile, has_pages, sixteen_bit_values, size_of
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
@@ -18,7 +18,8 @@ from vitrine.errors import DataError, RunError
 from vitrine.runs.flatten import flatten
 from vitrine.text import report
 
-LOOKED_AT = 10  # pictures whose size is looked at, or a few more
+LOOKED_AT = 10  # pictures that are looked at, or a few more
+FEW_LEVELS = 64  # of the 256 that 16 bits are reduced to: cameras of 12 and 14 bits use 16 and 64
 PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
 
 
@@ -42,6 +43,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
         pictures = data.dataset.files.get("train", ())
         report_upscaling(config, pictures)
         report_pages(pictures)
+        report_few_levels(pictures)
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
 
@@ -68,6 +70,26 @@ def report_pages(pictures: Sequence[ImageFile]) -> None:
     """Report pictures with several pages or frames, as far as some of them show."""
     if paged := [picture for picture in _some(pictures) if has_pages(picture)]:
         report(f"warning: of pictures with several pages or frames, such as {paged[0]}, only the first is read")
+
+
+def report_few_levels(pictures: Sequence[ImageFile]) -> None:
+    """Report pictures of 16 bits that use a small part of their range, as far as some of them show."""
+    smallest, largest, chosen = 2**16, -1, _some(pictures)
+    for picture in chosen:
+        try:
+            found = sixteen_bit_values(picture)
+        except DataError:  # decoding names the picture
+            return
+        if found is None:
+            return
+        smallest, largest = min(smallest, found[0]), max(largest, found[1])
+    levels = (largest >> 8) - (smallest >> 8) + 1
+    if 0 < levels <= FEW_LEVELS:
+        report(
+            f"warning: {len(chosen)} of the 16-bit pictures use values from {smallest} to {largest}, and of 16 bits "
+            f"the upper 8 are kept: {levels} of 256 grey levels are left; stretch all pictures from the range of "
+            "their values to 0..65535"
+        )
 
 
 def _some(pictures: Sequence[ImageFile]) -> Sequence[ImageFile]:
