@@ -77,7 +77,7 @@ def test_a_class_that_would_have_no_training_image_is_named():
 
 
 def test_classes_of_one_image_are_named():
-    with pytest.raises(DataError, match=r"^class rose has one training image, and validation takes one too"):
+    with pytest.raises(DataError, match=r"^class rose has one training image; at least 2 are needed"):
         split_train_val(torch.tensor([0] * 20 + [1]), 0.1, seed=0, classes=["aster", "rose"])
     with pytest.raises(DataError, match=r"^classes rose and tulip have one training image"):
         split_train_val(torch.tensor([0] * 20 + [1, 2]), 0.1, seed=0, classes=["aster", "rose", "tulip"])

@@ -1,5 +1,6 @@
 """The data of all ranks, and keys that do not fit it."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +89,30 @@ def test_the_data_of_16_bits_is_looked_at_before_training(tmp_path, capsys):
     config = compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", *folders])
     load_data(config, choose_hardware(config), Ranks())
     assert "16-bit pictures use values from 100 to 1600, and" in capsys.readouterr().err
+
+
+def test_classes_without_a_validation_or_test_image_are_reported(tmp_path, capsys):
+    write_image_folder(tmp_path / "data", "train", "test")
+    shutil.rmtree(tmp_path / "data/test/a")
+    for number in range(3, 20):
+        (tmp_path / f"data/train/b/{number}.png").unlink()
+    folders = [f"data.root={tmp_path / 'data'}", f"paths.cache_dir={tmp_path / 'cache'}"]
+
+    def load(*more):
+        config = compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", *folders, *more])
+        load_data(config, choose_hardware(config), Ranks())
+        return capsys.readouterr().err
+
+    hint = "data.val_fraction=0.34 or data.folds=3 gives each class some"
+    found = load()
+    assert f"there is no validation image of b (3 in train): metrics leave out what has none; {hint}\n" in found
+    assert "there is no test image of a (20 in train): metrics leave out what has none\n" in found
+    for given in (["data.val_fraction=0.34"], ["data.folds=3", "data.fold=0"]):
+        assert "no validation image" not in load(*given, "callbacks.monitor=val/balanced_acc")
+    stopping = ["callbacks=[default,early_stopping]", "callbacks.early_stopping.monitor=val/balanced_acc"]
+    for monitored in (["callbacks.monitor=val/macro_f1"], stopping):
+        with pytest.raises(DataError, match=rf"no validation image of b .* needs some of each class; {hint}$"):
+            load(*monitored)
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

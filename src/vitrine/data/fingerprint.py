@@ -38,11 +38,10 @@ def fingerprint(dataset: ImageDataset) -> Fingerprint:
 
 
 def _of_split(split: Split, classes: int) -> dict[str, Any]:
-    labels, counted = (given.cpu().numpy().astype(np.int64) for given in (split.labels, split.first_labels))
-    per_class = np.bincount(counted, minlength=classes) if counted.ndim == 1 else counted.sum(axis=0)
+    labels = split.labels.cpu().numpy().astype(np.int64)
     common = {
         "images": len(labels),
-        "per_class": per_class.tolist(),
+        "per_class": split.per_class(classes).tolist(),
         "labels": _digest(labels.tobytes()),
     }
     images = split.images

@@ -57,6 +57,11 @@ class Split:
         several_targets = self.labels.dim() == 2 and self.labels.dtype is torch.int64
         return self.labels[:, 0] if several_targets else self.labels
 
+    def per_class(self, classes: int) -> Tensor:
+        """Return the number of images of each class, (classes,) int64."""
+        labels = self.first_labels
+        return labels.bincount(minlength=classes) if labels.dim() == 1 else labels.sum(dim=0, dtype=torch.int64)
+
     @property
     def device(self) -> torch.device:
         """Device of the labels, and of the images unless they are files."""

@@ -65,6 +65,8 @@ class TrainValSplit:
 def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:
     """Split off ``fraction`` of the images for validation, stratified by class; ``seed`` alone decides which.
 
+    Of a class whose share is less than an image, there may be none for validation.
+
     Args:
         labels: (N,) int64.
         fraction: in (0, 1).
@@ -72,7 +74,7 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
         classes: names of the classes, for the message.
 
     Raises:
-        DataError: there are too few images of a class for training, or in all for either part to have every class.
+        DataError: a class has a single image, or none for training; or a part has fewer images than there are classes.
     """
     counts = torch.bincount(labels)
     _check_alone(counts, classes)
@@ -221,7 +223,7 @@ def _check_alone(counts: Tensor, classes: Sequence[str]) -> None:
     if alone := [name for name, count in zip(classes, counts.tolist(), strict=False) if count == 1]:
         names = f"classes {listed(alone, MAX_LISTED)} have" if len(alone) > 1 else f"class {alone[0]} has"
         raise DataError(
-            f"{names} one training image, and validation takes one too: at least 2 are needed in each class; "
+            f"{names} one training image; at least 2 are needed in each class, to train and to validate on; "
             "add images, leave the class out, or give the data a validation split of its own"
         )
 

@@ -11,15 +11,18 @@ from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.decode import ImageFile, has_pages, sixteen_bit_values, size_of
+from vitrine.data.image_dataset import Split
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError, RunError
 from vitrine.runs.flatten import flatten
-from vitrine.text import report
+from vitrine.text import listed, report
 
 LOOKED_AT = 10  # pictures that are looked at, or a few more
 FEW_LEVELS = 64  # of the 256 that 16 bits are reduced to: cameras of 12 and 14 bits use 16 and 64
+MAX_LISTED = 3
+BY_CLASS = {"val/balanced_acc", "val/macro_f1"}  # means over the classes that have images
 PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
 
 
@@ -44,6 +47,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
         report_upscaling(config, pictures)
         report_pages(pictures)
         report_few_levels(pictures)
+        check_classes(config, data)
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
 
@@ -95,6 +99,34 @@ def report_few_levels(pictures: Sequence[ImageFile]) -> None:
 def _some(pictures: Sequence[ImageFile]) -> Sequence[ImageFile]:
     """Return about ``LOOKED_AT`` of the pictures, evenly spread."""
     return pictures[:: max(1, len(pictures) // LOOKED_AT)]
+
+
+def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
+    """Report classes without a validation or test image.
+
+    Raises:
+        DataError: validation lacks a class, and a mean over classes is monitored.
+    """
+    if names := _without_images(data, data.val):
+        hint = ""
+        if data.train_val_split is not None and config.data.folds is None and config.data.group is None:
+            rarest = min(filter(None, data.dataset.train.per_class(len(data.dataset.classes)).tolist()))
+            hint = f"; data.val_fraction={math.ceil(100 / rarest) / 100:g} or data.folds={rarest} gives each class some"
+        callbacks = config.callbacks
+        stopping = [] if callbacks.early_stopping is None else [callbacks.early_stopping.monitor]
+        for metric in BY_CLASS.intersection([callbacks.monitor, *stopping]):
+            raise DataError(f"there is no validation image of {names}, and {metric} needs some of each class{hint}")
+        report(f"warning: there is no validation image of {names}: metrics leave out what has none{hint}")
+    if data.test is not None and (names := _without_images(data, data.test)):
+        report(f"warning: there is no test image of {names}: metrics leave out what has none")
+
+
+def _without_images(data: ImageDataModule, split: Split) -> str:
+    """Return the classes of the training images that a split lacks, with the number of these, for a message."""
+    classes = data.dataset.classes
+    known, found = (images.per_class(len(classes)).tolist() for images in (data.dataset.train, split))
+    triples = zip(classes, known, found, strict=True)
+    return listed([f"{name} ({count} in train)" for name, count, own in triples if count and not own], MAX_LISTED)
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
