@@ -12,11 +12,13 @@ from vitrine import compose, fit, load_run, resume
 from vitrine.cli import compare as compare_command
 from vitrine.config import EvalConfig
 from vitrine.config.schedule import ScheduleConfig
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.pixel_store import PixelStore
 from vitrine.errors import Interrupted, RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
+from vitrine.training.changed_data import check_data, data_facts, record_data
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.schedules import learning_rate_factor
 
@@ -70,8 +72,8 @@ def rename_class(root):
         (root / split / "ant").rename(root / split / "dog")
 
 
-def edit(root):
-    (root / "test" / "bee" / "3.png").write_bytes((root / "test" / "bee" / "3.png").read_bytes() + b"\n")
+def edit(root, folder="test/bee"):
+    (root / folder / "3.png").write_bytes((root / folder / "3.png").read_bytes() + b"\n")
 
 
 @pytest.mark.whole
@@ -113,6 +115,40 @@ def test_accepted_changes_are_recorded_and_are_the_runs_data_from_then_on(whole,
     copy.end("interrupted")
     with pytest.raises(RunError, match="train has 60 images, not 50"):
         resume(copy.path, compose([f"resume={copy.path}", f"data.root={whole / 'data'}", "trainer.max_epochs=3"]))
+
+
+def a_picture_more(root):
+    shutil.copy(root / "train/a/0.png", root / "train/a/more.png")
+
+
+def another_name(root):
+    (root / "train/a/0.png").rename(root / "train/a/z.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "anew"),
+    [
+        (a_picture_more, "data.val_seed=0", True),
+        (another_name, "data.val_seed=0", True),
+        (another_name, "data.hold_out=false", False),
+        (lambda root: edit(root, "train/a"), "data.val_seed=0", False),
+    ],
+    ids=["more", "renamed", "memorised", "edited"],
+)
+def test_validation_images_that_the_run_was_trained_on_are_reported_and_recorded(tmp_path, change, more, anew, capsys):
+    write_image_folder(tmp_path / "data")
+    folders = [f"data.root={tmp_path / 'data'}", f"paths.cache_dir={tmp_path}"]
+    config = compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", *folders, more])
+    record = RunRecord(tmp_path / "run")
+    record.path.mkdir()
+    record.update(**data_facts(ImageDataModule(config)))
+    change(tmp_path / "data")
+    data = ImageDataModule(config)
+    record_data(record, data, check_data(record, data, accept=True))
+    note = "; validation images are drawn anew, and the model was trained on some: val/acc is too high\n"
+    assert (note in capsys.readouterr().err) is anew
+    (recorded,) = record.facts["data_changes"]
+    assert any("drawn anew" in found for found in recorded["changes"]) is anew
 
 
 class StopAfterAnEpoch(Callback):

@@ -1,6 +1,6 @@
 """Whether the data is still what a run was trained on, by the fingerprint in its run.json (data/fingerprint.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrine.data.datamodule import ImageDataModule
@@ -49,6 +49,8 @@ def check_data(
     """
     known = record.facts
     found = run_changes(known, data_facts(data), splits)
+    if found and validation_source(data) in splits and _drawn_anew(known, data):
+        found.append("validation images are drawn anew, and the model was trained on some: val/acc is too high")
     if found and not accept:
         differs = listed(found, separator="; ")
         raise RunError(
@@ -63,6 +65,16 @@ def check_data(
             "whether its images have changed was not checked"
         )
     return found
+
+
+def _drawn_anew(known: Mapping[str, Any], data: ImageDataModule) -> bool:
+    """Return whether validation images are kept from training, but not those that were kept from the run's."""
+    if data.train_val_split is None or not data.config.data.hold_out:
+        return False
+    before, now = known.get("data_fingerprint") or {}, data.dataset.fingerprint or {}
+    old, new = before.get("train", {}), now.get("train", {})
+    moved = any(old[key] != new[key] for key in ("images", "per_class", "names", "labels") if key in old and key in new)
+    return moved or known.get("validation", data.validation_hash) != data.validation_hash
 
 
 def validation_source(data: ImageDataModule) -> str:
