@@ -236,6 +236,14 @@ def test_files_that_a_csv_file_lists_are_read_like_those_of_folders(read, flower
         assert torch.equal(getattr(listed, split).labels, getattr(expected, split).labels)
 
 
+def test_classes_that_differ_in_capital_letters_only_are_reported(read, flowers, capsys):
+    rows = ["train/aster/0.png,Rose", "train/aster/1.png,aster", "train/rose/0.png,rose"]
+    (flowers / "list.csv").write_text("\n".join(["path,label", *rows]))
+    read(**FOLDER | {"name": "csv", "root": str(flowers / "list.csv"), "num_classes": 3})
+    problem = "classes Rose and rose differ in capital letters only; if they are one class, give them one name"
+    assert capsys.readouterr().err == f"vitrine: warning: {flowers / 'list.csv'}: {problem}\n"
+
+
 @pytest.mark.parametrize(
     ("several", "problem"),
     [

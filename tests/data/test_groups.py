@@ -104,7 +104,7 @@ def test_a_validation_split_shares_no_patient_with_training(source, key, patient
         root = table("train")
     found = module(root, f"data.group={source}", *key.split())
     files = found._files()
-    names = {split: {Path(file).name.partition("_")[0] for file in files[split]} for split in files}
+    names = {split: {Path(file).name.partition("_")[0] for file in files[split][0]} for split in files}
     assert len(names["val"]) == 2
     assert len(names["train"]) == 8
     assert not names["val"] & names["train"]

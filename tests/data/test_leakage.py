@@ -24,14 +24,19 @@ def test_equal_files_in_two_splits_are_found_under_any_name(tmp_path):
         "test/g": b"",
         "test/h": b"x" * 3 * TAIL,
     }
-    splits = {}
+    entries = []
     for name, content in contents.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        splits.setdefault(path.parent.name, []).append(path)
-    found = {(first.name, second.name) for first, second in repeated(splits)}
-    assert found == {("a", "d"), ("a", "h"), ("c", "f")}
+        entries.append((path.parent.name, path, b"label"))
+    leaked, contradictory = repeated(entries)
+    assert {(first.name, second.name) for first, second in leaked} == {("a", "d"), ("a", "h"), ("c", "f")}
+    assert contradictory == []
+    others = [(split, path, b"other" if path.name in "ch" else label) for split, path, label in entries]
+    leaked, contradictory = ({(first.name, second.name) for first, second in pairs} for pairs in repeated(others))
+    assert leaked == {("a", "d"), ("c again", "f")}
+    assert contradictory == {("a", "h"), ("c", "c again")}
 
 
 @pytest.fixture
@@ -47,16 +52,16 @@ def warnings(tmp_path, compose, capsys):
 
 
 def test_no_more_is_read_than_a_start_may_take(tmp_path, monkeypatch):
-    splits = {split: [tmp_path / f"{split}.bmp"] for split in ("train", "test")}
-    for (file,) in splits.values():
+    entries = [(split, tmp_path / f"{split}.bmp", b"") for split in ("train", "test")]
+    for _, file, _ in entries:
         file.write_bytes(bytes(2 * TAIL))
-    assert len(repeated(splits)) == 1
+    assert len(repeated(entries)[0]) == 1
     monkeypatch.setattr(leakage, "MAX_BYTES", 3 * TAIL)
-    assert repeated(splits) == []
-    for split, files in splits.items():
-        files.append(tmp_path / f"{split} small.bmp")
-        files[1].write_bytes(b"small")
-    assert repeated(splits) == [(splits["train"][1], splits["test"][1])]
+    assert repeated(entries) == ([], [])
+    small = [(split, tmp_path / f"{split} small.bmp", b"") for split in ("train", "test")]
+    for _, file, _ in small:
+        file.write_bytes(b"small")
+    assert repeated([*entries, *small]) == ([(small[0][1], small[1][1])], [])
 
 
 def test_an_image_of_a_folder_that_is_in_two_splits_is_reported(tmp_path, warnings):
@@ -69,6 +74,15 @@ def test_an_image_of_a_folder_that_is_in_two_splits_is_reported(tmp_path, warnin
     assert f"1 image of one split with the bytes of an image of another: {pair}: leakage" in found
     (tmp_path / "own/test/a/0.png").write_bytes((tmp_path / "own/train/a/0.png").read_bytes() + b" ")
     assert warnings("imagefolder", tmp_path / "own") == ""
+
+
+def test_an_image_of_two_classes_is_reported_in_one_split_too(tmp_path, warnings):
+    write_image_folder(tmp_path / "own", "train", "val")
+    shutil.copy(tmp_path / "own/train/a/3.png", tmp_path / "own/train/b/copy.png")
+    found = warnings("imagefolder", tmp_path / "own")
+    pair = f"{tmp_path}/own/train/b/copy.png = {tmp_path}/own/train/a/3.png"
+    assert f"own: 1 image with the bytes of an image with another label: {pair}: one of the labels is wrong\n" in found
+    assert "leakage" not in found
 
 
 @pytest.mark.parametrize("more", [["data.val_fraction=0.2"], ["data.folds=5", "data.fold=1"]])

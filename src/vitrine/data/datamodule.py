@@ -15,7 +15,7 @@ from vitrine.data.datasets import load_dataset
 from vitrine.data.decode import ImageFile
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
-from vitrine.data.leakage import warn_of_leakage
+from vitrine.data.leakage import warn_of_equal_files
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once, batches_per_epoch
 from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
@@ -72,7 +72,7 @@ class ImageDataModule(pl.LightningDataModule):
         self.train, self.val = self._train_and_val()
         self.test = self.dataset.test
         if placement is None:
-            warn_of_leakage(config.data.root, self._files())
+            warn_of_equal_files(config.data.root, self._files())
 
     @property
     def validation_hash(self) -> str:
@@ -187,12 +187,15 @@ class ImageDataModule(pl.LightningDataModule):
             train = train[chosen]
         return train, val
 
-    def _files(self) -> dict[str, Sequence[ImageFile]]:
-        """The image files of each split; those of the validation split are no training files unless both are one."""
-        files, split = dict(self.dataset.files), self.train_val_split
+    def _files(self) -> dict[str, tuple[Sequence[ImageFile], Tensor]]:
+        """The image files and labels of each split; those to validate on are not to train on, unless both are one."""
+        dataset, split = self.dataset, self.train_val_split
+        labels = {name: getattr(dataset, name).labels for name in dataset.files}
+        files = {name: (found, labels[name]) for name, found in dataset.files.items()}
         if files and split is not None and self.config.data.hold_out:
-            train = files["train"]
-            files["train"], files["val"] = ([train[row] for row in part.tolist()] for part in (split.train, split.val))
+            found, own = files["train"]
+            for name, part in (("train", split.train), ("val", split.val)):
+                files[name] = [found[row] for row in part.tolist()], own[part]
         return files
 
     def _features(self, source: BatchSource) -> BatchSource:

@@ -1,5 +1,6 @@
 """Data sets of image files: class folders, a CSV file, a Hugging Face data set. Nothing is decoded here."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,12 @@ def _of_files(
     if len(classes) != config.num_classes:
         count = plural(len(classes), "class", "classes")
         raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
+    by_letters = defaultdict(list)
+    for name in classes:
+        by_letters[name.casefold()].append(name)
+    if alike := [listed(names) for names in by_letters.values() if len(names) > 1]:
+        differ = f"classes {listed(alike, MAX_LISTED, separator='; ')} differ in capital letters only"
+        report(f"warning: {where}: {differ}; if they are one class, give them one name")
     decoder = Decoder.with_mean(fixed(config.image_size), config.in_channels, config.resize, config.mean)
     splits = {
         name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()

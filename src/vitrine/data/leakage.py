@@ -1,4 +1,4 @@
-"""Images that are in several splits of a data set of files: equal bytes under different names."""
+"""Images that are in several splits of a data set of files, or under several labels: equal bytes, different names."""
 
 import os
 from collections import defaultdict
@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from torch import Tensor
+
 from vitrine.data.decode import ImageFile
 from vitrine.text import listed, plural, report
+
+Entry = tuple[str, ImageFile, bytes]  # split, file, and its label's bytes
+Pairs = list[tuple[ImageFile, ImageFile]]
 
 MAX_LISTED = 2
 MAX_FILES = 200_000  # as many may have to be opened
@@ -15,49 +20,69 @@ TAIL = 4096  # bytes at the end of a file that tell most images of equal size ap
 MAX_BYTES = 2**30  # of the files whose ends are equal, as those of uncompressed pictures with a border may be
 
 
-def warn_of_leakage(where: object, splits: Mapping[str, Sequence[ImageFile]]) -> None:
-    """Report equal files in two splits, unless there are more than ``MAX_FILES``, or one cannot be read.
+def warn_of_equal_files(where: object, splits: Mapping[str, tuple[Sequence[ImageFile], Tensor]]) -> None:
+    """Report equal files in two splits, and under two labels; not of more than ``MAX_FILES``, or where one is missing.
 
     Args:
         where: the data, for the message.
-        splits: files of each split.
+        splits: files of each split, and their labels as :class:`Split` has them.
     """
-    if sum(map(len, splits.values())) > MAX_FILES:
+    if sum(len(files) for files, _ in splits.values()) > MAX_FILES:
         return
+    entries = [
+        (split, file, label.tobytes())
+        for split, (files, labels) in splits.items()
+        for file, label in zip(files, labels.numpy(), strict=True)
+    ]
     try:
-        pairs = repeated(splits)
+        leaked, contradictory = repeated(entries)
     except OSError:  # decoding names the file
         return
-    if not pairs:
-        return
-    shown = listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
-    equal = f"{plural(len(pairs), 'image')} of one split with the bytes of an image of another: {shown}"
-    report(f"warning: {where}: {equal}: leakage, which makes measured accuracies too high")
+    if leaked:
+        equal = f"{plural(len(leaked), 'image')} of one split with the bytes of an image of another: {_shown(leaked)}"
+        report(f"warning: {where}: {equal}: leakage, which makes measured accuracies too high")
+    if contradictory:
+        equal = f"{plural(len(contradictory), 'image')} with the bytes of an image with another label"
+        report(f"warning: {where}: {equal}: {_shown(contradictory)}: one of the labels is wrong")
 
 
-def repeated(splits: Mapping[str, Sequence[ImageFile]]) -> list[tuple[ImageFile, ImageFile]]:
-    """Return pairs of equal files from two different splits, one pair for each file of the later split.
+def repeated(entries: Sequence[Entry]) -> tuple[Pairs, Pairs]:
+    """Return pairs of equal files: one for each that an earlier split has with its label, and for each further label.
 
     Of files of equal size the last bytes are compared, and whole files only where these are equal, up to ``MAX_BYTES``
     of them.
     """
-    suspects = [[(split, file) for split, files in splits.items() for file in files]]
+    suspects = [list(entries)]
     for digest in (_size, _tail, _whole):
         if digest is _whole:
             suspects = _readable(suspects)
-        groups: dict[tuple[int, object], list[tuple[str, ImageFile]]] = defaultdict(list)
-        for number, files in enumerate(suspects):
-            for split, file in files:
-                groups[number, digest(file)].append((split, file))
-        suspects = [files for files in groups.values() if len({split for split, _ in files}) > 1]
-    return [(files[0][1], file) for files in suspects for split, file in files if split != files[0][0]]
+        groups: dict[tuple[int, object], list[Entry]] = defaultdict(list)
+        for number, equal in enumerate(suspects):
+            for entry in equal:
+                groups[number, digest(entry[1])].append(entry)
+        suspects = [equal for equal in groups.values() if len({(split, label) for split, _, label in equal}) > 1]
+    leaked: Pairs = []
+    contradictory: Pairs = []
+    for equal in suspects:
+        first: dict[bytes, Entry] = {}  # of each label
+        for split, file, label in equal:
+            earlier = first.setdefault(label, (split, file, label))
+            if split != earlier[0]:
+                leaked.append((earlier[1], file))
+            elif file is earlier[1] and len(first) > 1:
+                contradictory.append((equal[0][1], file))
+    return leaked, contradictory
 
 
-def _readable(groups: list[list[tuple[str, ImageFile]]]) -> list[list[tuple[str, ImageFile]]]:
+def _shown(pairs: Pairs) -> str:
+    return listed([f"{second} = {first}" for first, second in pairs], MAX_LISTED, separator="; ")
+
+
+def _readable(groups: list[list[Entry]]) -> list[list[Entry]]:
     """Return the groups that may be read whole: as many as have ``MAX_BYTES`` together."""
     kept, left = [], MAX_BYTES
     for files in groups:
-        size = sum(_size(file) for _, file in files)
+        size = sum(_size(file) for _, file, _ in files)
         if size <= left:
             kept.append(files)
             left -= size
