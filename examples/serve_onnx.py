@@ -1,6 +1,8 @@
 """An exported model of data.resize=crop over HTTP, without vitrine and PyTorch: pip install onnxruntime pillow.
 
 python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # then: curl localhost:8000 --data-binary @7.png
+
+Of 16-bit pictures it keeps the upper byte: not for models with data.levels.
 """
 
 import io

@@ -66,6 +66,15 @@ def change(default):
                 "is for data=imagefolder, csv and huggingface: the images of data=digits are arrays of one size",
             ),
         ),
+        (
+            {"data__levels": [0, 4095]},
+            Fault(
+                "data.levels",
+                "[0, 4095]",
+                "is for data=imagefolder, csv and huggingface: the images of data=digits are of 8 bits",
+            ),
+        ),
+        ({"data__levels": [5, 70_000]}, Fault("data.levels", "[5, 70000]", "must be >= 0 and <= 65535")),
         ({"data__resize": "padd"}, Fault("data.resize", "padd", "is not one of crop, pad, squash", "pad")),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),
         ({"data__std": []}, Fault("data.std", "[]", f"needs 1 value; {OWN_STATISTICS}")),

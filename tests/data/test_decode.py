@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from helpers.levels import quick
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
-from vitrine.data.decode import FORMATS, Decoder, has_pages
+from vitrine.data.decode import FORMATS, Decoder, has_pages, sixteen_bit_values
 from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import DataError
 
@@ -65,6 +66,33 @@ def test_of_16_bits_the_upper_byte_is_kept(tmp_path, suffix):
     path = tmp_path / f"deep{suffix}"
     Image.fromarray(grey.astype(np.uint16) * 256 + 77).save(path)
     np.testing.assert_array_equal(decoded(path), np.stack([grey] * 3))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_levels_of_16_bits_become_black_and_white(tmp_path, suffix):
+    path = tmp_path / f"deep{suffix}"
+    values = np.array([[0, 99, 100, 105, 106], [850, 1594, 1595, 1600, 65535]], np.uint16)
+    Image.fromarray(values).save(path)
+    found = decoded(path, (2, 5), 1, levels=(100, 1600))[0]
+    assert found.tolist() == [[0, 0, 0, 0, 1], [127, 254, 254, 255, 255]]
+    Image.fromarray(values.astype(np.uint8)).save(path)
+    np.testing.assert_array_equal(decoded(path, (2, 5), 1, levels=(100, 1600))[0], values.astype(np.uint8))
+
+
+def test_levels_of_16_bit_colours_are_refused(tmp_path):
+    """Such a picture, which Pillow cannot write."""
+    rows = b"\0" + np.full((4, 3), 1600, ">u2").tobytes()
+    head = struct.pack(">IIBBBBB", 4, 1, 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    path = tmp_path / "colours.png"
+    with path.open("wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n")
+        for kind, data in chunks:
+            file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)))
+    assert decoded(path, (1, 4)).tolist() == [[[6] * 4]] * 3
+    assert sixteen_bit_values(path) == (1536, 1536, True)
+    with pytest.raises(DataError, match=r"colours are of 16 bits, of which Pillow reads 8; data\.levels is for grey"):
+        decoded(path, levels=(100, 1600))
 
 
 @pytest.mark.parametrize(("kind", "name"), [(np.float32, "floats"), (np.int32, "integers")])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.running import write_image_folder
 from PIL import Image
 
 from vitrine.data.decode import Decoder
@@ -51,6 +52,18 @@ def test_pictures_become_square_as_in_training(picture, resize, tmp_path):
     expected = torch.from_numpy(Decoder.with_mean(16, 3, resize, (0.5, 0.4, 0.3)).read([path])[0])
     turned = picture.rot90(-1, (1, 2))
     for form in (path, Image.open(path), turned.contiguous(), turned.permute(1, 2, 0).numpy()):
+        assert torch.equal(prepare.pixels(form), expected)
+
+
+def test_levels_are_those_of_training(compose, tmp_path):
+    values = np.random.default_rng(0).integers(0, 1700, (21, 30), dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.tif")
+    write_image_folder(tmp_path / "own")
+    given = ["data=imagefolder", f"data.root={tmp_path / 'own'}", "data.levels=[100,1600]"]
+    prepare = Preparation.of(compose(*given).data)
+    decoder = Decoder(prepare.size, 3, levels=(100, 1600))
+    expected = torch.from_numpy(decoder.read([tmp_path / "deep.tif"])[0])
+    for form in (tmp_path / "deep.tif", Image.open(tmp_path / "deep.tif"), Image.fromarray(values)):
         assert torch.equal(prepare.pixels(form), expected)
 
 

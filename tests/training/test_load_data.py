@@ -67,15 +67,18 @@ def test_pictures_of_16_bits_that_use_few_of_them_are_reported(tmp_path, capsys,
     pictures = [tmp_path / f"{value}.{suffix}" for value in values]
     for path, value in zip(pictures, values, strict=True):
         Image.fromarray(np.full((4, 4), value, np.uint16)).save(path)
-    report_few_levels(pictures)
+    report_few_levels([0, 65535], pictures)
     found = capsys.readouterr().err
     if levels is None:
         assert found == ""
     else:
-        assert f"values from {values[0]} to {values[1]}, and" in found
-        assert f"{levels} of 256 grey levels are left" in found
+        use = f"2 of the 16-bit pictures use values from {values[0]} to {values[1]}, which become {levels} of 256"
+        hint = f"data.levels=[{values[0]},{values[1]}] spreads them over all"
+        assert found == f"vitrine: warning: {use} grey levels; {hint}\n"
+        report_few_levels(values, pictures)
+        assert capsys.readouterr().err == ""
     Image.fromarray(np.full((4, 4), 3, np.uint8)).save(tmp_path / "8 bits.png")
-    report_few_levels([*pictures, tmp_path / "8 bits.png"])
+    report_few_levels([0, 65535], [*pictures, tmp_path / "8 bits.png"])
     assert capsys.readouterr().err == ""
 
 
@@ -88,7 +91,11 @@ def test_the_data_of_16_bits_is_looked_at_before_training(tmp_path, capsys):
     folders = [f"data.root={tmp_path}", f"paths.cache_dir={tmp_path / 'cache'}"]
     config = compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", *folders])
     load_data(config, choose_hardware(config), Ranks())
-    assert "16-bit pictures use values from 100 to 1600, and" in capsys.readouterr().err
+    assert "16-bit pictures use values from 100 to 1600, which become 7 of 256" in capsys.readouterr().err
+    spread = replace(config, data=replace(config.data, levels=[100, 1600]))
+    images = load_data(spread, choose_hardware(config), Ranks()).train.images
+    assert (int(images.min()), int(images.max())) == (0, 255)
+    assert "16-bit" not in capsys.readouterr().err
 
 
 def test_classes_without_a_validation_or_test_image_are_reported(tmp_path, capsys):

@@ -32,6 +32,7 @@ from vitrine.config.size import Size, height_width
 
 OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own image files, found at data.root
 SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES)
+LEVELS = (0, 2**16 - 1)  # of 16 bits
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -55,11 +56,10 @@ class DataConfig:
         root: folder that holds the data set, or where it is downloaded to; for ``csv``, the CSV file.
         image_size: side of the images, or ``[height,width]``. Others are resized when decoded.
         in_channels, num_classes: input and output of the model.
-        resize: how image files of another ratio of sides get that size: ``crop`` scales them until they cover it and
-            crops the centre, ``pad`` until they fit into it and pads the rest with the mean colour, ``squash`` scales
-            each side separately.
-        multi_label: whether an image has any number of classes in place of one; for ``csv``, whose labels are then
-            separated by ``|``.
+        resize: how image files get that size: ``crop`` scales them until they cover it and crops the centre, ``pad``
+            until they fit into it and pads the rest with the mean colour, ``squash`` scales each side separately.
+        levels: the values of 16-bit grey image files that become black and white, such as ``[0,4095]`` of 12 bits.
+        multi_label: whether an image has any number of classes; a CSV file then separates its labels by ``|``.
         targets: names of the questions that the model answers about an image; empty for the one that the data is about.
             For ``csv`` they are columns in place of ``label``, for digits those of config/targets.py. Of several, the
             first is what classes, metrics and splits without a name are of.
@@ -79,8 +79,7 @@ class DataConfig:
         train_fraction, per_class: train on this fraction, or number, of each class's training images. A smaller one is
             part of a larger one with the same ``subset_seed``; the validation split stays the same.
         subset_seed: seed that draws these images.
-        sampling: an epoch is every image once (``shuffle``), or as many draws, equally many of each class
-            (``balanced``).
+        sampling: an epoch is every image once (``shuffle``), or as many, equally many of each class (``balanced``).
         storage: where images are during training: decoded on the ``device`` or in ``memory``, or streamed from
             ``disk``; ``auto`` is the first of these with enough room (data/placement.py).
         workers: processes that decode streamed images, per rank; null depends on the number of cores.
@@ -93,6 +92,7 @@ class DataConfig:
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=MAX_CLASSES)
     resize: str = choice(RESIZES, "crop")
+    levels: list[int] = number(list(LEVELS), ge=0, le=LEVELS[1])
     multi_label: bool = False
     targets: list[str] = setting([])
     target_classes: list[int] = number([], ge=2, le=MAX_CLASSES, affects_result=False)

@@ -21,6 +21,7 @@ from vitrine.config.parts import is_dotted, load, part_faults
 from vitrine.config.schedule import KEYS_OF_SCHEDULES, schedule_faults
 from vitrine.config.schema import (
     AUTO,
+    LEVELS,
     OPTIMIZER_LIBRARIES,
     OPTIMIZERS,
     OWN_FILES,
@@ -113,6 +114,8 @@ def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
 
 def _own_files(config: TrainConfig) -> Iterator[Fault]:
     data = config.data
+    if len(data.levels) != 2 or data.levels[0] >= data.levels[1]:
+        yield Fault("data.levels", str(data.levels), "must be two values: of black, and a larger one, of white")
     if data.name in OWN_FILES:
         return
     sources = f"is for data={listed(OWN_FILES)}"
@@ -120,6 +123,8 @@ def _own_files(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.storage", "disk", f"{sources}: data={data.name} is always read into memory")
     if data.resize != "crop":
         yield Fault("data.resize", data.resize, f"{sources}: the images of data={data.name} are arrays of one size")
+    if tuple(data.levels) != LEVELS:
+        yield Fault("data.levels", str(data.levels), f"{sources}: the images of data={data.name} are of 8 bits")
 
 
 def _max_time(config: TrainConfig) -> Iterator[Fault]:
@@ -350,7 +355,7 @@ def _wandb(config: TrainConfig) -> Iterator[Fault]:
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     (("data.mean", "data.std"), _channel_statistics),
-    (("data.resize",), _own_files),
+    (("data.resize", "data.levels"), _own_files),
     ((), group_faults),
     ((), _max_time),
     ((), _optimizer_options),

@@ -13,6 +13,7 @@ from PIL.ImageFile import ImageFile as ImageFileOfPillow
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from vitrine.config.schema import LEVELS
 from vitrine.config.size import Sides, height_width
 from vitrine.errors import DataError, first_line
 from vitrine.untrusted import refuse_pipe
@@ -79,12 +80,14 @@ class Decoder(Dataset[Tensor | str]):
         resize: ``crop`` scales an image until it covers ``size`` and crops the centre; ``pad`` scales it until it fits
             into it and pads the rest equally on both sides; ``squash`` scales each side, whatever their ratio.
         fill: what ``pad`` pads with, in [0, 255]: for each channel, or for all.
+        levels: the values of 16-bit grey images that become 0 and 255; what is beyond is clipped.
     """
 
     size: Sides
     channels: int
     resize: str = "crop"
     fill: tuple[int, ...] = (0,)
+    levels: tuple[int, int] = LEVELS
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,11 +95,13 @@ class Decoder(Dataset[Tensor | str]):
         return (self.channels, *height_width(self.size))
 
     @classmethod
-    def with_mean(cls, size: Sides, channels: int, resize: str, mean: Sequence[float]) -> "Decoder":
+    def with_mean(
+        cls, size: Sides, channels: int, resize: str, mean: Sequence[float], levels: tuple[int, int] = LEVELS
+    ) -> "Decoder":
         """Return a decoder that pads with the mean colour: of each channel in [0, 1], or one for all."""
         if resize != "pad":  # no other depends on the colour, and so its cache does not
-            return cls(size, channels, resize)
-        return cls(size, channels, resize, tuple(round(255 * value) for value in mean))
+            return cls(size, channels, resize, levels=levels)
+        return cls(size, channels, resize, tuple(round(255 * value) for value in mean), levels)
 
     def read(self, paths: Sequence[ImageFile]) -> np.ndarray:
         """Decode B files into an array (B, C, H, W) uint8.
@@ -142,17 +147,22 @@ class Decoder(Dataset[Tensor | str]):
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
 
-        Of 16-bit values the upper byte is kept. Transparency is dropped unless there are 4 channels, as torchvision's
-        ``pil_loader`` does.
+        Of 16-bit values the upper byte is kept, of grey images after :attr:`levels` are spread over 16 bits.
+        Transparency is dropped unless there are 4 channels, as torchvision's ``pil_loader`` does.
 
         Raises:
-            ValueError: pixels are of 32 bits, whose range no file states, or signed.
+            ValueError: pixels are of 32 bits, whose range no file states, or signed; or colours are of 16, and have other
+                levels.
         """
         wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
+        if not wide and self.levels != LEVELS and _is_of_16_bits(image):
+            raise ValueError("its colours are of 16 bits, of which Pillow reads 8; data.levels is for grey pictures")
         tags = getattr(image, "tag_v2", {})  # of a TIFF
         image = _upright(image)
         if wide:  # Pillow would clip 16-bit values at 255
-            grey = (np.asarray(image) >> 8).astype(np.uint8)
+            low, high = self.levels
+            values = (np.asarray(image).astype(np.int32) - low) * 256 // (high - low + 1)
+            grey = values.clip(0, 255).astype(np.uint8)
             image = Image.fromarray(255 - grey if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else grey)
         elif image.mode == "I" and tags.get(BITS) == (16,):
             raise ValueError("its pixels are signed 16-bit integers; store unsigned ones, or 8 bits")
@@ -205,24 +215,30 @@ def has_pages(path: ImageFile) -> bool:
         return False
 
 
-def sixteen_bit_values(path: ImageFile) -> tuple[int, int] | None:
-    """Return the smallest and largest value of an image file of 16 bits, in [0, 65535]; ``None`` of other files.
+def sixteen_bit_values(path: ImageFile) -> tuple[int, int, bool] | None:
+    """Return the smallest and largest value of an image file of 16 bits, and whether it has colours; else ``None``.
 
-    Pillow keeps the upper bytes of colours: their values are multiples of 256.
+    Values are in [0, 65535]. Pillow keeps the upper bytes of colours: theirs are multiples of 256.
 
     Raises:
         Undecodable: as :meth:`Decoder.open`.
     """
     try:
         with _opened(path) as file:
-            is_wide = ";16" in str(file.tile)  # Pillow's raw mode, such as I;16B
-            if not is_wide or file.format not in (*SIXTEEN_BITS, "TIFF"):
+            if not _is_of_16_bits(file):
                 return None
             values = np.asarray(file)
     except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
         raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
-    unit = 256 if values.dtype == np.uint8 else 1
-    return unit * int(values.min()), unit * int(values.max())
+    has_colours = values.dtype == np.uint8
+    unit = 256 if has_colours else 1
+    return unit * int(values.min()), unit * int(values.max()), has_colours
+
+
+def _is_of_16_bits(image: Image.Image) -> bool:
+    """Whether an image that is not loaded yet comes from a file with 16 bits for each channel."""
+    raw_mode = str(getattr(image, "tile", ""))  # among the rest: I;16B
+    return image.format in (*SIXTEEN_BITS, "TIFF") and ";16" in raw_mode
 
 
 def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> ImageFileOfPillow:

@@ -114,7 +114,8 @@ def _of_files(
     if alike := [listed(names) for names in by_letters.values() if len(names) > 1]:
         differ = f"classes {listed(alike, MAX_LISTED, separator='; ')} differ in capital letters only"
         report(f"warning: {where}: {differ}; if they are one class, give them one name")
-    decoder = Decoder.with_mean(fixed(config.image_size), config.in_channels, config.resize, config.mean)
+    levels = config.levels[0], config.levels[1]
+    decoder = Decoder.with_mean(fixed(config.image_size), config.in_channels, config.resize, config.mean, levels)
     splits = {
         name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()
     }

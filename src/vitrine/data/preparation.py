@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrine.config.parts import is_dotted
-from vitrine.config.schema import OWN_FILES, DataConfig
+from vitrine.config.schema import LEVELS, OWN_FILES, DataConfig
 from vitrine.config.size import Sides, Size, fixed, height_width
 from vitrine.data.decode import MODES, Decoder, channels_first
 from vitrine.data.image_folder import cifar10_folder, refuse_url
@@ -60,6 +60,7 @@ class Preparation:
         resize: how image files get this size (:class:`Decoder`).
         ratio: height and width of a data set's arrays, or numbers with their ratio. vitrine's are square; those of your
             own data sets have the ratio of ``size``.
+        levels: of 16-bit grey pictures (:class:`Decoder`).
     """
 
     size: Sides
@@ -69,6 +70,7 @@ class Preparation:
     std: tuple[float, ...]
     resize: str = "crop"
     ratio: tuple[int, int] = (1, 1)
+    levels: tuple[int, int] = LEVELS
 
     @classmethod
     def of(cls, config: DataConfig, *, from_files: bool | None = None) -> "Preparation":
@@ -83,12 +85,13 @@ class Preparation:
             files = cifar10_folder(config.root) is not None if from_files is None else from_files
         mean, std = tuple(config.mean), tuple(config.std)
         ratio = config.image_hw if is_dotted(config.name) else (1, 1)
-        return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio)
+        levels = config.levels[0], config.levels[1]
+        return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio, levels)
 
     @property
     def decoder(self) -> Decoder:
         """Decodes image files."""
-        return Decoder.with_mean(self.size, self.channels, self.resize, self.mean)
+        return Decoder.with_mean(self.size, self.channels, self.resize, self.mean, self.levels)
 
     def __call__(self, picture: Picture) -> Tensor:
         """Prepare and normalise a picture, as for :meth:`pixels`: (C, H, W) float32."""

@@ -20,7 +20,7 @@ from vitrine.runs.flatten import flatten
 from vitrine.text import listed, report
 
 LOOKED_AT = 10  # pictures that are looked at, or a few more
-FEW_LEVELS = 64  # of the 256 that 16 bits are reduced to: cameras of 12 and 14 bits use 16 and 64
+FEW_LEVELS = 64  # of the 256 that 16 bits become: cameras of 12 and 14 bits use 16 and 64
 MAX_LISTED = 3
 BY_CLASS = {"val/balanced_acc", "val/macro_f1"}  # means over the classes that have images
 PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
@@ -46,7 +46,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
         pictures = data.dataset.files.get("train", ())
         report_upscaling(config, pictures)
         report_pages(pictures)
-        report_few_levels(pictures)
+        report_few_levels(config.data.levels, pictures)
         check_classes(config, data)
     placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
     return data or read(Placement(**placement))
@@ -76,24 +76,23 @@ def report_pages(pictures: Sequence[ImageFile]) -> None:
         report(f"warning: of pictures with several pages or frames, such as {paged[0]}, only the first is read")
 
 
-def report_few_levels(pictures: Sequence[ImageFile]) -> None:
-    """Report pictures of 16 bits that use a small part of their range, as far as some of them show."""
-    smallest, largest, chosen = 2**16, -1, _some(pictures)
-    for picture in chosen:
-        try:
-            found = sixteen_bit_values(picture)
-        except DataError:  # decoding names the picture
-            return
-        if found is None:
-            return
-        smallest, largest = min(smallest, found[0]), max(largest, found[1])
-    levels = (largest >> 8) - (smallest >> 8) + 1
-    if 0 < levels <= FEW_LEVELS:
-        report(
-            f"warning: {len(chosen)} of the 16-bit pictures use values from {smallest} to {largest}, and of 16 bits "
-            f"the upper 8 are kept: {levels} of 256 grey levels are left; stretch all pictures from the range of "
-            "their values to 0..65535"
-        )
+def report_few_levels(levels: Sequence[int], pictures: Sequence[ImageFile]) -> None:
+    """Report pictures of 16 bits that use a small part of ``data.levels``, as far as some of them show."""
+    try:
+        found = [values for picture in _some(pictures) if (values := sixteen_bit_values(picture)) is not None]
+    except DataError:  # decoding names the picture
+        return
+    if not found or len(found) < len(_some(pictures)):
+        return
+    smallest, largest = min(low for low, _, _ in found), max(high for _, high, _ in found)
+    low, high = levels
+    first, last = (min(max((value - low) * 256 // (high - low + 1), 0), 255) for value in (smallest, largest))
+    if last - first < FEW_LEVELS:
+        of = f"{len(found)} of the 16-bit pictures use values from {smallest} to {largest}, which become "
+        hint = f"data.levels=[{smallest},{max(largest, smallest + 1)}] spreads them over all"
+        if any(has_colours for _, _, has_colours in found):
+            hint = "save pictures whose values are stretched from there to 0..65535"
+        report(f"warning: {of}{last - first + 1} of 256 grey levels; {hint}")
 
 
 def _some(pictures: Sequence[ImageFile]) -> Sequence[ImageFile]:

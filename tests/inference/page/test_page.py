@@ -446,11 +446,12 @@ def test_test_images_that_have_changed_since_the_training_are_left_out(tmp_path)
     images = tmp_path / "images"
     write_image_folder(images, "train", "test", classes=("ant", "bee"), size=(16, 16))
     given = ["data=imagefolder", f"data.root={images}", "data.image_size=16", "data.num_classes=2", "patch=4"]
-    record = write_run(tmp_path, *given, classes=["ant", "bee"])
+    record = write_run(tmp_path, *given, "data.levels=[0,4095]", classes=["ant", "bee"])
     config = load_run(record.path).config
     record.update(data_fingerprint=load_dataset(config.data, tmp_path, 0, with_fingerprint=True).fingerprint)
     next(images.glob("train/ant/*")).unlink()
-    assert write_page(record.path).notes == [], "the test images are as they were"
+    (note,) = write_page(record.path).notes  # and none about the test images, which are as they were
+    assert note.startswith("data.levels=[0,4095] is not in the page: stretch 16-bit pictures to 8 bits")
     next(images.glob("test/ant/*")).unlink()
     page = write_page(record.path)
     problem = (

@@ -35,6 +35,7 @@ DATA_KEYS = (
     "root",
     "image_size",
     "resize",
+    "levels",
     "mean",  # what resize=pad pads with
     "in_channels",
     "num_classes",

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from vitrine.config.schema import LEVELS
 from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.runs.provenance import versions
 
-UPRIGHT = "turn the picture upright as its EXIF orientation says, keep the upper byte of 16-bit pixels"
+UPRIGHT = "turn the picture upright as its EXIF orientation says"
 # Of data sets of image files by data.resize; see vitrine.data.preparation.
 PREPARATION = {
     "crop": "scale until the picture covers the input size (bicubic, antialiased; sides rounded), crop the centre "
@@ -28,12 +29,16 @@ PREPARATION = {
 
 def described(preparation: Preparation) -> str:
     """Return in words what a program has to do with a picture before the export takes it."""
+    (low, high), bits = preparation.levels, "keep the upper byte of 16-bit pixels"
+    if preparation.levels != LEVELS:
+        bits = f"make 16-bit grey pixels (pixel - {low}) * 256 // {high - low + 1}, clipped to 0 and 255"
+    start = f"{UPRIGHT}, {bits}"
     if preparation.from_files:
-        return f"{UPRIGHT}, {PREPARATION[preparation.resize]}"
+        return f"{start}, {PREPARATION[preparation.resize]}"
     height, width = preparation.ratio
     part = "square" if height == width else f"part whose height and width are as {height} to {width}"
     cropped = f"crop the largest central {part} (left and top margins rounded down)"
-    return f"{UPRIGHT}, {cropped}, resize it to the input size (bilinear, antialiased)"
+    return f"{start}, {cropped}, resize it to the input size (bilinear, antialiased)"
 
 
 class PictureClassifier(nn.Module):

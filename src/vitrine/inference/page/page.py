@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitrine.config import vit_config_from
 from vitrine.config.model import ViTConfig
 from vitrine.config.parts import parts_of
+from vitrine.config.schema import LEVELS
 from vitrine.config.targets import named_for
 from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
@@ -101,6 +102,9 @@ def write_page(
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     notes = [samples.problem] if samples.problem else []
+    if run.transform.levels != LEVELS:
+        levels = ",".join(map(str, run.transform.levels))
+        notes.append(f"data.levels=[{levels}] is not in the page: stretch 16-bit pictures to 8 bits, then drop them")
     if dtype == "float16" and len(samples.pixels):
         notes.append(_cost_of_rounding(run.model, run.transform.normalised(samples.pixels)))
     return WrittenPage(path, path.stat().st_size, notes)
