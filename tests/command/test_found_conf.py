@@ -95,14 +95,14 @@ def test_names_in_the_space_of_a_named_folder_are_allowed(working_directory):
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "value"),
-    quick([("setup", ["touch x"]), ("sbatch", ["--wrap=x"]), ("partition", "a\ntouch x")], [("setup", ["touch x"])]),
+    quick([("setup", ["touch x"]), ("sbatch", ["--comment=x"]), ("partition", "a\ntouch x")], [("setup", ["touch x"])]),
 )
 def test_a_found_folder_gives_no_commands_to_a_launcher(working_directory, name, value):
     write(working_directory / "conf/local/default.yaml", {"launcher": {name: value, "account": "mine"}})
     with pytest.raises(ConfigError) as caught:
         made("seed=0,1", multirun=True)
     assert [fault.key for fault in caught.value.faults] == [f"launcher.{name}"]
-    typed = "launcher.partition=b" if name == "partition" else f"launcher.{name}=[b]"
+    typed = "launcher.partition=b" if name == "partition" else f"launcher.{name}=[--b]"
     (point, _) = made("seed=0,1", typed, "hydra/launcher=slurm", multirun=True)
     assert point.config.launcher.account == "mine"
 

@@ -83,3 +83,19 @@ def test_a_key_without_effect_on_any_run_is_refused(overrides, instead):
 )
 def test_a_key_with_its_default_or_from_a_file_or_with_an_effect_on_some_run_is_not_refused(overrides):
     assert points("train", ["model=vit_nano", *overrides], multirun=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("--time=10", "is set by launcher.time"),
+        ("--partition low", "is set by launcher.partition"),
+        ("--no-requeue", "is set by the launcher, whose jobs rely on it"),
+        ("-C a100", "must be an option's long name, as in --constraint=a100"),
+    ],
+)
+def test_an_option_of_sbatch_that_the_launcher_sets_is_refused(option, problem):
+    overrides = ["model=vit_nano", f"launcher.sbatch=['--exclusive','{option}']", "hydra/launcher=slurm"]
+    with pytest.raises(ConfigError) as caught:
+        points("train", overrides, multirun=True)
+    assert [(fault.given, fault.problem) for fault in caught.value.faults] == [(option, problem)]

@@ -25,7 +25,7 @@ from vitrine.command.space import Interval, Space, as_overrides, feasible_start,
 from vitrine.command.spelling import key_of, spelled, spelled_values
 from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
-from vitrine.config.sweep import CROSSED, READ_BY, SweepConfig
+from vitrine.config.sweep import CROSSED, READ_BY, SweepConfig, sbatch_faults
 from vitrine.config.trust import refusal
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -115,6 +115,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
         found += _unallowed_names(composed, space, overrides)
         found += _unallowed_commands(composed, overrides)
         found += _idle_launcher_keys(composer, overrides)
+        found += sbatch_faults([str(option) for option in composed.launcher.sbatch or ()])
     found += _undecidable(sweep, overrides, space)
     if sweep.sampler is not None:
         return [_start_of_search(composer, overrides, space, found)]

@@ -1,5 +1,7 @@
 """Keys of ``train.py`` that are not a run's configuration: which runs ``-m`` makes, and how they are launched."""
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -7,6 +9,7 @@ from vitrine.config.fields import KeyFacts, as_float, choice, number, setting
 from vitrine.config.keys import key_facts, kind
 from vitrine.config.metrics import TEST, VALIDATION
 from vitrine.config.schema import OF_OWN, TrainConfig
+from vitrine.errors import Fault
 
 CLUSTERS = ("slurm", "local")
 LAUNCHERS = ("basic", "process", *CLUSTERS)
@@ -17,6 +20,21 @@ READ_BY = {
     "slurm": ("workers", "threads", "time", "mem_gb", "gpus", "partition", "account", "qos", "setup", "sbatch"),
     "local": ("workers", "threads", "time", "gpus", "setup"),
 }
+# Options of sbatch that launcher=slurm sets, by the keys for them, and those that its jobs rely on.
+KEYS_OF_SBATCH = {
+    "time": "launcher.time",
+    "mem": "launcher.mem_gb",
+    "cpus-per-task": "launcher.threads",
+    "partition": "launcher.partition",
+    "account": "launcher.account",
+    "qos": "launcher.qos",
+    "array": "launcher.workers",
+    "job-name": "sweep.name",
+}
+FIXED_IN_SBATCH = (
+    *("error", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "signal", "wrap"),
+    *("requeue", "no-requeue"),
+)
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 PRUNERS = ("none", "median", "successive_halving")
 
@@ -147,6 +165,18 @@ def facts_of(name: str) -> KeyFacts:
     """
     key = name.partition("/")[0]
     return HYDRA if key.partition(".")[0] == "hydra" else key_facts(TrainCommand, key)
+
+
+def sbatch_faults(options: Sequence[str]) -> Iterator[Fault]:
+    """Yield why an option of ``launcher.sbatch`` cannot be passed on."""
+    for option in options:
+        name = re.split(r"[=\s]", option.removeprefix("--"))[0]
+        if not option.startswith("--"):
+            yield Fault("launcher.sbatch", option, "must be an option's long name, as in --constraint=a100")
+        elif name in KEYS_OF_SBATCH:
+            yield Fault("launcher.sbatch", option, f"is set by {KEYS_OF_SBATCH[name]}")
+        elif name in FIXED_IN_SBATCH:
+            yield Fault("launcher.sbatch", option, "is set by the launcher, whose jobs rely on it")
 
 
 def one_spelling(key: str, text: str) -> str:
