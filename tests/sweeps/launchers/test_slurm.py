@@ -81,11 +81,11 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     first.send_signal(signal.SIGINT)
     code, out, err = ended(first)
     assert code == 130
-    assert "2 jobs left with Slurm" in out
     assert "rerun the same command to continue" in err
 
     (sweep,) = tmp_path.glob("out/sweeps/*")
     job, waiting = sorted(jobs())
+    assert f"2 jobs left with Slurm; to cancel: scancel {job.removesuffix('_0')}\n" in out
     assert (jobs()[job], jobs()[waiting]) == ("RUNNING", "PENDING")
     second = command(tmp_path, slurm, *overrides)
     while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
@@ -439,6 +439,13 @@ def test_arrays_are_no_longer_than_slurm_allows(monkeypatch, trial, tmp_path):
         lambda part, needed: arrays.append(part) or [f"{len(arrays)}_{i}" for i in range(len(part))],
     )
     assert list(slurm.submit([trial] * 5)) == ["1_0", "1_1", "2_0", "2_1", "3_0"]
+
+
+def test_the_command_that_cancels_jobs_names_their_arrays(monkeypatch, tmp_path, capsys):
+    """Another sweep's jobs may have the same name."""
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig()).detach(["20_0", "20_1", "21"])
+    assert capsys.readouterr().out == "3 jobs left with Slurm; to cancel: scancel 20 21\n"
 
 
 def test_ranks_that_train_together_need_the_basic_launcher(monkeypatch):

@@ -134,7 +134,8 @@ class Slurm:
     def detach(self, jobs: Sequence[str]) -> None:
         """Leave the jobs to Slurm, and print how to cancel them."""
         if jobs:
-            print(f"{plural(len(jobs), 'job')} left with Slurm; to cancel: scancel --name={self.name}", flush=True)
+            arrays = " ".join(dict.fromkeys(job.partition("_")[0] for job in jobs))  # another sweep may share the name
+            print(f"{plural(len(jobs), 'job')} left with Slurm; to cancel: scancel {arrays}", flush=True)
 
     def _states(self, tries: int) -> dict[str, str]:
         command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]
