@@ -69,6 +69,8 @@ def weights(run):
 def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended."""
 
+    shell = {**slurm, "LOGNAME": "daemon"}  # as after `su`
+
     def ask(*command):
         return subprocess.run(command, env=slurm, capture_output=True, text=True, check=True).stdout
 
@@ -76,7 +78,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
         return dict(line.split() for line in ask("squeue", "--array", "--noheader", "--format=%i %T").splitlines())
 
     overrides = [*LONG, "seed=0,1", "hydra/launcher=slurm", "launcher.workers=1"]
-    first = command(tmp_path, slurm, *overrides)
+    first = command(tmp_path, shell, *overrides)
     until(lambda: list(tmp_path.glob("out/sweeps/*/*/checkpoints/last.ckpt")))
     first.send_signal(signal.SIGINT)
     code, out, err = ended(first)
@@ -87,7 +89,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     job, waiting = sorted(jobs())
     assert f"2 jobs left with Slurm; to cancel: scancel {job.removesuffix('_0')}\n" in out
     assert (jobs()[job], jobs()[waiting]) == ("RUNNING", "PENDING")
-    second = command(tmp_path, slurm, *overrides)
+    second = command(tmp_path, shell, *overrides)
     while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
         assert said, second.stderr.read()
     ask("scancel", waiting)

@@ -16,7 +16,6 @@ Unpickling can run any code, and a sweep's folder may be a copy from someone els
 folder in ``jobs/`` with a random name, and it reads results and names of trials from other files.
 """
 
-import getpass
 import os
 import re
 import secrets
@@ -138,7 +137,7 @@ class Slurm:
             print(f"{plural(len(jobs), 'job')} left with Slurm; to cancel: scancel {arrays}", flush=True)
 
     def _states(self, tries: int) -> dict[str, str]:
-        command = ["squeue", "--array", "--noheader", "--states=all", f"--user={getpass.getuser()}"]
+        command = ["squeue", "--array", "--noheader", "--states=all", f"--user={os.getuid()}"]
         command += [f"--name={self.name}", "--format=%i %T"]
         for attempt in range(tries):
             time.sleep(RETRY_SECONDS if attempt else 0)
