@@ -67,9 +67,11 @@ def weights(run):
 
 @pytest.mark.whole
 def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
-    """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended."""
+    """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended.
 
-    shell = {**slurm, "LOGNAME": "daemon"}  # as after `su`
+    That was typed within a job, and after ``su``, which leaves another user's LOGNAME.
+    """
+    shell = {**slurm, "SLURM_MEM_PER_CPU": "100", "SBATCH_JOB_NAME": "bash", "LOGNAME": "daemon"}
 
     def ask(*command):
         return subprocess.run(command, env=slurm, capture_output=True, text=True, check=True).stdout
@@ -448,6 +450,26 @@ def test_the_command_that_cancels_jobs_names_their_arrays(monkeypatch, tmp_path,
     monkeypatch.setattr(cluster.shutil, "which", str)
     cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig()).detach(["20_0", "20_1", "21"])
     assert capsys.readouterr().out == "3 jobs left with Slurm; to cancel: scancel 20 21\n"
+
+
+def test_jobs_do_not_inherit_the_job_that_submits_them(monkeypatch, trial, tmp_path):
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    given = {"SLURM_MEM_PER_CPU": "100", "SLURM_CONF": "x.conf", "SBATCH_TIMELIMIT": "1"}
+    given |= {"SBATCH_ACCOUNT": "profile", "SBATCH_QOS": "profile", "SBATCH_CONSTRAINT": "a100"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+
+    def submit(executor, jobs):
+        seen.append({name: os.environ[name] for name in given if name in os.environ})
+        return [SimpleNamespace(job_id="7")]
+
+    monkeypatch.setattr(cluster.submitit.SlurmExecutor, "submit_array", submit)
+    slurm = cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig(qos="long", sbatch=["--constraint=v100"]))
+    slurm.own_folder.mkdir(parents=True)
+    slurm.submit([trial])
+    assert seen == [{"SLURM_CONF": "x.conf", "SBATCH_ACCOUNT": "profile"}]
+    assert os.environ["SBATCH_TIMELIMIT"] == "1"
 
 
 def test_ranks_that_train_together_need_the_basic_launcher(monkeypatch):

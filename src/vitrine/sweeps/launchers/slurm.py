@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import submitit
+from submitit.helpers import clean_env
 
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
@@ -60,6 +61,9 @@ JOB_ENDED = {
     "PREEMPTED": "was preempted",
 }
 STOPPED = ("CANCELLED", "PREEMPTED", "DEADLINE")  # states that are no failure of the trial
+
+# Options that a user's SBATCH_ variables may set where launcher.* does not.
+PROFILE_OPTIONS = ("account", "partition", "qos", "constraint", "reservation")
 
 
 @dataclass(frozen=True)
@@ -170,13 +174,23 @@ class Slurm:
             },
         )
         try:
-            with redirect_stderr(StringIO()):  # submitit also prints what it raises
+            with redirect_stderr(StringIO()), self._clean_environment():  # submitit also prints what it raises
                 jobs = executor.submit_array([Job(trial, needed.threads, settings.time) for trial in trials])
         except RuntimeError as error:
             raise RunError(f"Slurm rejected the jobs: {str(error).strip()}") from None
         for job, trial in zip(jobs, trials, strict=True):
             (self.own_folder / f"{job.job_id}.trial").write_text(trial.folder.name)
         return [job.job_id for job in jobs]
+
+    @contextmanager
+    def _clean_environment(self) -> Iterator[None]:
+        """Hide the variables of a job around this command, and those of sbatch that would replace ``launcher.*``."""
+        given = _sbatch_options(self.settings.sbatch) | vars(self.settings)
+        names = [f"SBATCH_{name.upper()}" for name in PROFILE_OPTIONS if not given.get(name)]
+        kept = {name: os.environ[name] for name in ("SLURM_CONF", "SLURM_CLUSTERS", *names) if name in os.environ}
+        with clean_env():
+            os.environ.update(kept)
+            yield
 
 
 class Local:
