@@ -353,12 +353,12 @@ def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_p
             (folder / name).write_bytes(b"code")
     (jobs / "earlier" / "7.trial").write_text(trial.folder.name)
     submitter = cluster.Slurm(jobs, LauncherConfig())
-    monkeypatch.setattr(submitter, "_states", lambda tries: {"7": "RUNNING"})
+    monkeypatch.setattr(submitter, "_squeue", lambda tries: {"7": ("RUNNING", "None")})
     assert submitter.find_submitted() == {trial.folder.name: "7"}
     assert not submitter.own_folder.exists()
     assert submitter.own_folder != cluster.Slurm(jobs, LauncherConfig()).own_folder
     queue = GridQueue([trial])
-    monkeypatch.setattr(submitter, "_states", lambda tries: {"7": "RUNNING" if not started else "FAILED"})
+    monkeypatch.setattr(submitter, "_squeue", lambda tries: {"7": ("RUNNING" if not started else "FAILED", "None")})
     started = []
     monkeypatch.setattr(queue, "started", started.append)
     monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
@@ -443,6 +443,18 @@ def test_arrays_are_no_longer_than_slurm_allows(monkeypatch, trial, tmp_path):
         lambda part, needed: arrays.append(part) or [f"{len(arrays)}_{i}" for i in range(len(part))],
     )
     assert list(slurm.submit([trial] * 5)) == ["1_0", "1_1", "2_0", "2_1", "3_0"]
+
+
+def test_a_reason_why_jobs_wait_is_printed_once(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    slurm = cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig())
+    rows = {"7_0": ("RUNNING", "None"), "7_1": ("PENDING", "Resources"), "8": ("PENDING", "JobHeldUser")}
+    rows |= dict.fromkeys(("9_0", "9_1"), ("PENDING", "PartitionTimeLimit"))
+    monkeypatch.setattr(slurm, "_squeue", lambda tries: rows)
+    for _ in range(2):
+        assert slurm.states(["7_0", "7_1", "9_0", "9_1"])["9_0"] == "PENDING"
+    hint = "launcher.time is more than the partition allows"
+    assert capsys.readouterr().out == f"2 jobs wait: PartitionTimeLimit ({hint})\n"
 
 
 def test_the_command_that_cancels_jobs_names_their_arrays(monkeypatch, tmp_path, capsys):

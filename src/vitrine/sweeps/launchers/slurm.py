@@ -24,6 +24,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -62,6 +63,15 @@ JOB_ENDED = {
 }
 STOPPED = ("CANCELLED", "PREEMPTED", "DEADLINE")  # states that are no failure of the trial
 
+# Reasons why a job waits (squeue(1)): those that pass by themselves, and what to say of some that do not.
+USUAL_REASONS = ("None", "Resources", "Priority", "JobArrayTaskLimit", "BeginTime", "Cleaning", "Prolog")
+LASTING_REASONS = {
+    "PartitionTimeLimit": "launcher.time is more than the partition allows",
+    "BadConstraints": "no node has what launcher.* asks for",
+    "JobHeldUser": "`scontrol release` lets them start",
+    "JobHeldAdmin": "only an administrator can let them start",
+}
+
 # Options that a user's SBATCH_ variables may set where launcher.* does not.
 PROFILE_OPTIONS = ("account", "partition", "qos", "constraint", "reservation")
 
@@ -91,13 +101,14 @@ class Slurm:
             raise ConfigError([Fault("hydra/launcher", "slurm", problem, "hydra/launcher=local, or process")])
         self.folder, self.settings = folder, settings
         self.own_folder = folder / secrets.token_hex(4)
+        self._reported = {*USUAL_REASONS}  # why jobs wait
         # By this name the sweep's jobs are found again; squeue would take a comma as the start of another name.
         self.name = "vitrine_" + re.sub(r"[^\w.=-]", "-", folder.parent.name)
 
     def find_submitted(self) -> dict[str, str]:
         """Ids of jobs that earlier commands submitted and that have not ended, by the names of the trials' folders."""
         found = {}
-        for job_id, state in self._states(tries=1).items():
+        for job_id, (state, _) in self._squeue(tries=1).items():
             for path in self.folder.glob(f"*/{job_id}.trial"):
                 if state not in JOB_ENDED:
                     found[path.read_text()] = job_id
@@ -127,12 +138,19 @@ class Slurm:
         return found
 
     def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
-        """Slurm's states of the sweep's jobs; Slurm forgets jobs that have ended.
+        """States of the jobs that Slurm still knows: it forgets those that have ended. Print why ``jobs`` wait.
 
         Raises:
             RunError: Slurm has not answered for minutes.
         """
-        return self._states(tries=30)
+        rows = self._squeue(tries=30)
+        waiting = Counter(rows[job][1] for job in jobs if job in rows and rows[job][0] == "PENDING")
+        for reason, count in waiting.items():
+            if reason not in self._reported:
+                self._reported.add(reason)
+                hint = f" ({LASTING_REASONS[reason]})" if reason in LASTING_REASONS else ""
+                print(f"{plural(count, 'job waits', 'jobs wait')}: {reason}{hint}", flush=True)
+        return {job: state for job, (state, _) in rows.items()}
 
     def detach(self, jobs: Sequence[str]) -> None:
         """Leave the jobs to Slurm, and print how to cancel them."""
@@ -140,14 +158,16 @@ class Slurm:
             arrays = " ".join(dict.fromkeys(job.partition("_")[0] for job in jobs))  # another sweep may share the name
             print(f"{plural(len(jobs), 'job')} left with Slurm; to cancel: scancel {arrays}", flush=True)
 
-    def _states(self, tries: int) -> dict[str, str]:
+    def _squeue(self, tries: int) -> dict[str, tuple[str, str]]:
+        """State, and reason why it waits, of each of the sweep's jobs."""
         command = ["squeue", "--array", "--noheader", "--states=all", f"--user={os.getuid()}"]
-        command += [f"--name={self.name}", "--format=%i %T"]
+        command += [f"--name={self.name}", "--format=%i %T %r"]
         for attempt in range(tries):
             time.sleep(RETRY_SECONDS if attempt else 0)
             answer = subprocess.run(command, capture_output=True, text=True)
             if answer.returncode == 0:
-                return dict(line.split() for line in answer.stdout.splitlines())
+                rows = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
+                return {job: (state, reason) for job, state, reason in rows}
         raise RunError(f"Slurm does not answer: {answer.stderr.strip()}")
 
     def _submit_array(self, trials: Sequence[Trial], needed: Resources) -> list[str]:
