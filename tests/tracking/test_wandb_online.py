@@ -77,6 +77,7 @@ def test_a_run_is_sent_and_recorded_as_pushed(server, tmp_path, capfd):
     assert (run.exit_code, run.summary["val/acc"], run.summary["status"]) == (0, 0.5, "finished")
     assert (run.value("groupName"), run.value("displayName"), run.value("project")) == ("a-sweep", "seed=7", "vitrine")
     assert record.facts["wandb_pushed"] is not None
+    assert record.facts["wandb_project"] == ["me", "vitrine"], "not that of whoever resumes it"
     assert capfd.readouterr() == ("", "")
 
 

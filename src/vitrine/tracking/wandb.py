@@ -5,7 +5,7 @@ at most ``logger.wandb.timeout`` seconds. The client writes everything to the ru
 it. In run.json:
 
     wandb_id       the W&B run's id, known before training starts; a resumed run keeps it
-    wandb_project  [entity, project]; null is the account's default
+    wandb_project  [entity, project]; null is the account's default, until its server has named that
     wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session did not end, or had no W&B, so that the client may lack a part of it
     wandb_gaps     whether the server may lack rows before its last: a session came after an open one, or a kept one
@@ -120,6 +120,7 @@ class WandbTracker:
             "config": config_values(config, settings),
         }
         self._work: queue.SimpleQueue[Callable[[wandb.Run], None] | None] = queue.SimpleQueue()
+        self._place_there: list[str] | None = None
         self._error: BaseException | None = None
         self._folder = ""
         self._sent = False
@@ -136,6 +137,7 @@ class WandbTracker:
         appends offline sessions to each other, and counts their rows from 0.
         """
         self._raise_error()
+        self._record_place()
         fills_gaps = self._online_only and self._gaps
         row = {name: value for name, value in metrics.items() if not (self.settings.private and name in SPEED)}
         row["step"] = step
@@ -164,12 +166,19 @@ class WandbTracker:
                 self._service.kill()
             self._thread.join(END_SECONDS)
             self._error = late
+        self._record_place()
         self._raise_error()
         earlier = self.record.facts.get("wandb_kept", [])
         kept = [*earlier, *([] if self._sent else [self._folder])]
         gaps = self._gaps or bool(self._sent and earlier)
         pushed = None if kept or self._open else now()
         self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_gaps=gaps, wandb_pushed=pushed)
+
+    def _record_place(self) -> None:
+        """Keep where the server put the run, so that whoever resumes or replays it does not move it."""
+        if self._place_there is not None:
+            self.record.update(wandb_project=self._place_there)
+            self._place_there = None
 
     def _seconds_to_wait(self, status: str) -> float:
         """How long :meth:`finish` may wait."""
@@ -202,7 +211,9 @@ class WandbTracker:
             try:
                 if not wandb.login(prompt=False):
                     raise RunError("W&B authentication failed; run `wandb login`, or set WANDB_API_KEY")
-                return self._init("online")
+                run = self._init("online")
+                self._place_there = [run.entity, run.project]
+                return run
             except Exception as error:
                 if self._online_only or self._given_up:
                     raise
