@@ -137,6 +137,17 @@ def test_a_private_run_sends_no_picture_of_its_images(tmp_path, client, private)
     assert sent == {"curves", "confusion"} | (set() if private else {"attention"})
 
 
+def test_a_picture_that_cannot_be_sent_keeps_back_no_metric(tmp_path, client):
+    (tmp_path / "curves.png").touch()
+    record, config = new_record(tmp_path), config_of("logger=wandb")
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "")
+    with pytest.raises(RunError, match="pictures, tables or checkpoints were not sent: cannot identify"):
+        tracker.finish("finished", {"val/acc": 0.5}, {"curves": tmp_path / "curves.png"})
+    assert client.summary.update.call_args.args[0]["val/acc"] == 0.5
+    client.finish.assert_called_once_with(exit_code=0)
+    assert (record.facts["wandb_open"], record.facts["wandb_pushed"]) == (True, None)
+
+
 @pytest.mark.parametrize("private", [True, False])
 def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_path, client, private):
     """A resume with ``logger=csv`` removes the settings from the configuration of the run."""

@@ -229,18 +229,25 @@ class WandbTracker:
         return wandb.init(**self._arguments, mode=mode, settings=settings)  # type: ignore[arg-type]
 
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
+        """End the run. A file that cannot be sent, as without room for the client's copy, keeps back no metric."""
+        problem = None
+        try:
+            self._send_files(run, metrics, plots)
+        except Exception as error:
+            problem = error
+        # After the last row, whose values the client would otherwise set in the summary.
+        run.summary.update({**run_facts(self.record, self.settings), **metrics, "status": status})
+        run.finish(exit_code=EXIT_CODES[status])
+        if problem is not None:
+            raise RunError(f"pictures, tables or checkpoints were not sent: {first_line(problem)}") from problem
+        self._sent = self.mode == "online"
+
+    def _send_files(self, run: wandb.Run, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         for name, path in plots.items():
             if not (self.settings.private and name == "attention"):  # it shows test images
                 run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
         if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
             run.log(prediction_tables(self.record))
-        self._send_checkpoints(run)
-        # After the last row, whose values the client would otherwise set in the summary.
-        run.summary.update({**run_facts(self.record, self.settings), **metrics, "status": status})
-        run.finish(exit_code=EXIT_CODES[status])
-        self._sent = self.mode == "online"
-
-    def _send_checkpoints(self, run: wandb.Run) -> None:
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
         for alias in aliases:
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
