@@ -83,6 +83,7 @@ def test_a_run_is_sent_and_recorded_as_pushed(server, tmp_path, capfd):
 
 def test_a_resumed_run_continues_on_wandb_and_repeats_no_step(server, tmp_path):
     record = carry_out(tmp_path)
+    record.update(wandb_open=True)  # the client was killed, but it had sent all rows
     run = server.runs[record.facts["wandb_id"]]
     config = compose(["model=vit_nano", "logger=wandb"])
     tracker = WandbTracker(config.logger.wandb, config, record, "a-sweep", "seed=7")
@@ -91,6 +92,8 @@ def test_a_resumed_run_continues_on_wandb_and_repeats_no_step(server, tmp_path):
     tracker.finish("finished", {"val/acc": 0.75}, {})
     assert losses(run) == [1 / step for step in range(1, ROWS + 3)]
     assert run.summary["val/acc"] == 0.75
+    facts = record.facts
+    assert (facts["wandb_open"], facts["wandb_gaps"], facts["wandb_pushed"] is not None) == (False, False, True)
 
 
 def test_an_offline_session_after_an_online_one_is_pushed_and_repeats_no_step(server, tmp_path):

@@ -43,7 +43,7 @@ from vitrine.tracking.wandb_values import config_values, run_facts, run_title
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
-INTERRUPTED_SECONDS = 2.0  # for W&B, after training was interrupted
+INTERRUPTED_SECONDS = 10.0  # for W&B, after training was interrupted; Ctrl-C ends the wait
 REPLAY_SECONDS = 3600.0  # for W&B, to take a whole run with its checkpoints
 EXIT_CODES = {
     "finished": 0,
@@ -93,7 +93,10 @@ class WandbTracker:
         place = _place(settings, facts, has_agent=has_agent)
         self.identity = place["id"]
         self._open = bool(facts.get("wandb_open"))  # an earlier session is incomplete, and so the run stays incomplete
-        self._gaps = self._open or bool(facts.get("wandb_gaps"))
+        self._gaps = bool(facts.get("wandb_gaps"))
+        self._last_step = math.inf  # of the open session, if the server has all rows before it
+        if self._open and not self._gaps and not facts.get("wandb_kept"):
+            self._last_step = max((float(row["step"]) for row in record.history()), default=-1)
         self._online_only = online_only
         self._stop_by = stop_by
         record.update(
@@ -101,7 +104,7 @@ class WandbTracker:
             wandb_project=[place["entity"], place["project"]],
             wandb_private=settings.private,
             wandb_open=True,
-            wandb_gaps=self._gaps,
+            wandb_gaps=self._open or self._gaps,
             wandb_pushed=None,
         )
         self.record = record
@@ -170,7 +173,7 @@ class WandbTracker:
         self._raise_error()
         earlier = self.record.facts.get("wandb_kept", [])
         kept = [*earlier, *([] if self._sent else [self._folder])]
-        gaps = self._gaps or bool(self._sent and earlier)
+        gaps = self._open or self._gaps or bool(self._sent and earlier)
         pushed = None if kept or self._open else now()
         self.record.update(wandb_kept=kept, wandb_open=self._open, wandb_gaps=gaps, wandb_pushed=pushed)
 
@@ -213,6 +216,7 @@ class WandbTracker:
                     raise RunError("W&B authentication failed; run `wandb login`, or set WANDB_API_KEY")
                 run = self._init("online")
                 self._place_there = [run.entity, run.project]
+                self._open &= run.starting_step <= self._last_step
                 return run
             except Exception as error:
                 if self._online_only or self._given_up:
