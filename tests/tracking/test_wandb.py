@@ -17,7 +17,7 @@ from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
 from vitrine.tracking.loggers import start_trackers
 from vitrine.tracking.wandb import WandbTracker, push
-from vitrine.tracking.wandb_values import config_values
+from vitrine.tracking.wandb_values import completed, config_values
 
 PLACE = (None, "vitrine")
 
@@ -157,6 +157,26 @@ def test_a_replay_without_the_wandb_settings_is_as_private_as_the_run_was(tmp_pa
     client.reset_mock()
     push(record, config_of("logger=csv"), PLACE)
     assert ("commit" in client.summary.update.call_args.args[0]) is not private
+
+
+def test_wandbs_variables_label_a_run_and_its_replay(tmp_path, client, monkeypatch):
+    variables = {"NAME": "mine", "RUN_GROUP": "pilot", "TAGS": "a,b", "NOTES": "first try"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    record, config = new_record(tmp_path), config_of("logger=wandb", "logger.wandb.notes=typed")
+    settings = completed(config.logger.wandb, record)
+    assert (settings.name, settings.group, settings.tags, settings.notes) == ("mine", "pilot", ["a", "b"], "typed")
+    WandbTracker(settings, config, record, None, "").finish("interrupted", {}, {})
+    for name in variables:
+        monkeypatch.setenv(f"WANDB_{name}", "of another shell")
+    assert completed(config.logger.wandb, record) == settings, "when it is resumed"
+    push(record, config, PLACE)
+    assert record.facts["wandb_labels"] == {
+        "name": "mine",
+        "group": "pilot",
+        "tags": ["a", "b"],
+        "notes": "typed",
+    }
 
 
 def test_a_replay_of_a_run_that_says_nothing_of_privacy_is_private(tmp_path, client):

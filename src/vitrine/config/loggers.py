@@ -14,7 +14,8 @@ WANDB_CHECKPOINTS = ("none", "best", "all")
 class WandbConfig:
     """Weights & Biases. The API key is never here: log in with ``wandb login`` or set WANDB_API_KEY.
 
-    Where ``project``, ``entity`` or ``mode`` has its default, WANDB_PROJECT, WANDB_ENTITY or WANDB_MODE counts.
+    Where ``project``, ``entity`` or ``mode`` has its default, WANDB_PROJECT, WANDB_ENTITY or WANDB_MODE counts; for
+    ``name``, ``group``, ``tags`` and ``notes`` WANDB_NAME, WANDB_RUN_GROUP, WANDB_TAGS and WANDB_NOTES.
 
     Attributes:
         project, entity: where runs are logged; ``entity`` is a user or a team, null is the default of the account.

@@ -24,6 +24,7 @@ SHAPES: dict[str, Any] = {
     "training_flops_per_image": int,
     "training_flops_phases": [[int]],  # pairs of FLOPs per image and the number of epochs that have them
     **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
+    "wandb_labels": {"name": str, "group": str, "tags": [str], "notes": str},
     "pid": PIDS,
     **dict.fromkeys(("wandb_open", "wandb_gaps"), bool),
     "code": {"commit": str, "changed": bool, "untracked": [str]},

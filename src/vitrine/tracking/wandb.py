@@ -6,6 +6,7 @@ it. In run.json:
 
     wandb_id       the W&B run's id, known before training starts; a resumed run keeps it
     wandb_project  [entity, project]; null is the account's default, until its server has named that
+    wandb_labels   name, group, tags and notes, as the configuration or W&B's variables set them
     wandb_private  whether the run was private when it was last logged
     wandb_open     whether a session did not end, or had no W&B, so that the client may lack a part of it
     wandb_gaps     whether the server may lack rows before its last: a session came after an open one, or a kept one
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from vitrine.runs.predictions import is_correct, predicted_classes, read_predict
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
-from vitrine.tracking.wandb_values import config_values, run_facts, run_title
+from vitrine.tracking.wandb_values import LABELS, config_values, run_facts, run_title
 
 START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
@@ -103,6 +105,7 @@ class WandbTracker:
             wandb_id=self.identity,
             wandb_project=[place["entity"], place["project"]],
             wandb_private=settings.private,
+            wandb_labels={name: getattr(settings, name) for name in LABELS},
             wandb_open=True,
             wandb_gaps=self._open or self._gaps,
             wandb_pushed=None,
@@ -291,7 +294,7 @@ def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
     facts, metrics, rows = record.facts, record.metrics, record.history()
     # Without settings, as after a resume with logger=csv; runs of earlier versions may have been private.
     settings = config.logger.wandb or WandbConfig(private=facts.get("wandb_private", True))
-    settings.mode = "online"
+    settings = replace(settings, **(facts.get("wandb_labels") or {}), mode="online")
     settings.entity, settings.project = place
     gaps = bool(facts.get("wandb_gaps") or (facts.get("wandb_kept") and facts.get("wandb_open")))
     record.update(wandb_open=False, wandb_gaps=gaps, wandb_kept=[])  # this session sends everything

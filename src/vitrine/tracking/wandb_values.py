@@ -14,12 +14,17 @@ from vitrine.runs import RunRecord
 # Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
 FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
 
+LABELS = {"name": "WANDB_NAME", "group": "WANDB_RUN_GROUP", "tags": "WANDB_TAGS", "notes": "WANDB_NOTES"}
+
 
 def completed(settings: WandbConfig, record: RunRecord) -> WandbConfig:
-    """Set what has its default as W&B's variables say; a resumed run stays in its project."""
+    """Set what has its default as W&B's variables say; a resumed run keeps its project and labels."""
     entity, project = record.facts.get("wandb_project") or (None, None)
-    known = {"entity": entity, "project": project, "mode": None}
-    values: dict[str, Any] = {name: value or os.environ.get(f"WANDB_{name.upper()}") for name, value in known.items()}
+    known = {"entity": entity, "project": project, **(record.facts.get("wandb_labels") or {})}
+    variables = {name: f"WANDB_{name.upper()}" for name in ("entity", "project", "mode")} | LABELS
+    values: dict[str, Any] = {name: known.get(name) or os.environ.get(variable) for name, variable in variables.items()}
+    if isinstance(values["tags"], str):
+        values["tags"] = [tag for tag in values["tags"].split(",") if tag]
     default = WandbConfig()
     unset = [name for name, value in values.items() if value and getattr(settings, name) == getattr(default, name)]
     return replace(settings, **{name: values[name] for name in unset})
