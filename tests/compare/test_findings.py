@@ -557,6 +557,10 @@ def test_seeds_are_planned_for_the_test_of_rows_that_share_a_variance(tmp_path, 
             "1 of 2 runs used uncommitted code",
         ),
         ({"versions": {"torch": "2.11.0"}}, "different versions of torch: 2.15.0 (1 run) and 2.11.0 (1 run)"),
+        (
+            {"resumed": [{"at": "2026-01-31", "before": {"device": "NVIDIA H200"}}, {"at": "2026-02-01"}]},
+            "1 of 2 runs had another device, precision or version of torch before resuming; see resumed in run.json",
+        ),
         ({"epochs": 9}, "runs trained for different numbers of epochs: 4 (1 run) and 9 (1 run)"),
         (
             {"images": {"train": 1000, "val": 144, "test": 360}},

@@ -100,13 +100,17 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
     assert torch.load(record.last, weights_only=True)["global_step"] == step
     began, later = record.facts["code"], {"commit": "def", "changed": True, "untracked": []}
     monkeypatch.setattr(provenance, "code_state", lambda: (later, "a difference"))
+    at_first = record.facts["versions"]["torch"]
+    monkeypatch.setattr(provenance, "versions", lambda: {**record.facts["versions"], "torch": "9.0"})
 
     result = resume(record.path)
 
     assert result.run_dir == record.path
     assert_same(record, whole)
-    assert [again["code"] for again in record.facts["resumed"]] == [later]
-    assert record.facts["code"] == began
+    (again,) = record.facts["resumed"]
+    assert (again["code"], again["before"]) == (later, {"versions.torch": at_first})
+    assert (record.facts["code"], record.facts["versions"]["torch"]) == (began, "9.0")
+    assert (record.path / "code.1.diff").read_text() == "a difference"
 
 
 @pytest.mark.whole

@@ -107,9 +107,18 @@ def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[s
     for problem, property_of in checks:
         if len(groups := groups_of(runs, property_of)) > 1:
             yield f"runs {problem}: {sizes(groups)}"
+    if moved := sum(map(_moved, runs)):
+        what = "another device, precision or version of torch"
+        yield f"{moved} of {plural(len(runs), 'run')} had {what} before resuming; see resumed in run.json"
     yield from speed_caveats(table)
     if changed := sum(bool(nested_fact(run, "code", "changed")) for run in runs):
         yield f"{changed} of {plural(len(runs), 'run')} used uncommitted code; see code.diff in their folders"
+
+
+def _moved(run: RunResult) -> bool:
+    """Whether a session of a run was computed differently from the last."""
+    replaced = [again.get("before") or {} for again in run.facts.get("resumed") or ()]
+    return any({"device", "precision", "versions.torch"} & {*before} for before in replaced)
 
 
 def _confounded_or_selected(table: Table, metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:

@@ -38,6 +38,6 @@ SHAPES: dict[str, Any] = {
     "targets": {ANY: [str]},
     "data_fingerprint": {ANY: DATA_SPLIT},
     "data_changes": [{"at": str}],
-    "resumed": [{"at": str}],
+    "resumed": [{"at": str, "before": {ANY: SCALAR}}],
     "start_ups": [{"seconds": NUMBER, "compiling": NUMBER}],
 }

@@ -5,7 +5,7 @@
     outputs/runs/2026-01-31_12-00-00_digits-192x12-p2-sincos2d-s0_3f9a/
         config.yaml       the resolved configuration
         run.json          id, status, command, code, versions, machine, times, sizes
-        code.diff         uncommitted changes of the code; only if there were any
+        code.diff         uncommitted changes of the code, if any; code.1.diff those of the first resumption, if others
         metrics.csv       a row per logged step and epoch
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
         predictions.npz   test logits (float32) and labels (int64; uint8 of several labels), /NAME of further targets

@@ -13,6 +13,8 @@ from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DiskFull, Interrupted, interruption
 from vitrine.files import disk_full
 from vitrine.runs import RunRecord, provenance
+from vitrine.runs.diff import code_diff
+from vitrine.runs.flatten import flatten
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
@@ -91,12 +93,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         **store_code(run.record, run.config),
         "command": provenance.command(),
         "code": code,
-        "versions": provenance.versions(),
-        "machine": provenance.machine(),
-        "device": run.hardware.name,
-        "processes": run.hardware.devices,
-        "precision": run.hardware.precision,
-        "attention_kernel": run.hardware.attention_kernel if run.config.model.uses_kernel else None,
+        **_surroundings(run),
         "storage": asdict(data.placement),
         **data_facts(data),
         "group": run.group,
@@ -110,13 +107,35 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
 
 
 def record_resumption(run: TrainingRun) -> None:
-    """Add to the run folder that the run is resumed now, by which code, and with which configuration."""
-    record = run.record
-    code, _ = provenance.code_state()
-    times = [*record.facts.get("resumed", []), {"at": now(), "command": provenance.command(), "code": code}]
+    """Add to the run folder that the run is resumed now, by which code, and with which configuration.
+
+    Versions and machine in run.json become those of this session, as its speed will be; ``before`` in the new entry of
+    ``resumed`` has what they were.
+    """
+    record, facts = run.record, run.record.facts
+    code, difference = provenance.code_state()
+    earlier, surroundings = facts.get("resumed", []), _surroundings(run)
+    current = flatten(surroundings)
+    known = flatten({name: facts[name] for name in surroundings if name in facts})
+    before = {name: value for name, value in known.items() if current.get(name) != value}
+    if difference and difference.encode() != code_diff(record):
+        record.write(f"code.{len(earlier) + 1}.diff", difference)
+    again = {"at": now(), "command": provenance.command(), "code": code, **({"before": before} if before else {})}
     parts = store_code(record, run.config) if edited_parts(record, run.config) else {}
-    record.update(resumed=times, storage=asdict(run.placement), **parts)
+    record.update(resumed=[*earlier, again], storage=asdict(run.placement), **surroundings, **parts)
     record.write_config(to_plain(run.config))
+
+
+def _surroundings(run: TrainingRun) -> dict[str, Any]:
+    """Versions, machine, and what of it the run uses."""
+    return {
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "device": run.hardware.name,
+        "processes": run.hardware.devices,
+        "precision": run.hardware.precision,
+        "attention_kernel": run.hardware.attention_kernel if run.config.model.uses_kernel else None,
+    }
 
 
 class StartUp:
