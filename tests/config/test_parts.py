@@ -1,3 +1,4 @@
+import ast
 import itertools
 import math
 import py_compile
@@ -7,7 +8,7 @@ import sys
 import pytest
 from helpers.user_parts import enter_lab, imported
 
-from vitrine.config import ViTConfig, vit_faults
+from vitrine.config import ViTConfig, source_code, vit_faults
 from vitrine.config.model import vit_config_from
 from vitrine.config.parts import (
     Interface,
@@ -248,6 +249,16 @@ def test_edited_source_has_another_hash_also_where_it_is_imported_from(lab, tmp_
 def test_comments_docstrings_and_formatting_are_not_hashed(edited, same):
     before = source_hash({"mine.py": 'def f(x): return {"a": x, **x}\n'})
     assert (source_hash({"mine.py": edited}) == before) is same
+
+
+def test_the_text_of_a_format_is_the_same_in_every_version_of_python():
+    """Python 3.12 adds an empty text behind the last field."""
+    text = "f'{x!r:>{width}}'"
+    (of_3_11, of_3_12) = (ast.parse(text), ast.parse(text))
+    parts = of_3_12.body[0].value.values[0].format_spec.values
+    parts[2:] = [ast.Constant("")]
+    assert source_code._dump(of_3_12) == source_code._dump(of_3_11)
+    assert source_hash({"mine.py": "x = ['', 1]"}) != source_hash({"mine.py": "x = [1]"})
 
 
 @pytest.mark.parametrize("calls", [0, 100])

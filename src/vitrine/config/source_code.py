@@ -201,6 +201,8 @@ def _pieces(node: ast.AST | list[Any]) -> Iterator[str | ast.AST | list[Any]]:
     else:
         start, end = f"{type(node).__name__}(", ")"
         fields = [(name, value) for name, value in ast.iter_fields(node) if name != "kind"]
+        if isinstance(node, ast.JoinedStr):  # Python 3.12 ends some with an empty text
+            fields = [("values", [part for part in node.values if not _is_empty_text(part)])]
         given = [(f"{name}=", value) for name, value in fields if value not in (None, [])]
     yield start
     for place, (name, value) in enumerate(given):
@@ -212,6 +214,10 @@ def _pieces(node: ast.AST | list[Any]) -> Iterator[str | ast.AST | list[Any]]:
 def _is_docstring(node: Any) -> bool:
     """Whether a statement is nothing but a string."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
 
 
 @lru_cache(200)
