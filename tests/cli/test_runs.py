@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pty
+import pwd
 import re
 import select
 import shlex
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from helpers.running import ROOT, SMALL, only_run, python, run_script
@@ -19,7 +21,7 @@ from helpers.running import ROOT, SMALL, only_run, python, run_script
 from vitrine.cli.arguments import errors_in_one_line
 from vitrine.cli.runs import main
 from vitrine.errors import VitrineError
-from vitrine.runs import RunRecord
+from vitrine.runs import RunRecord, provenance
 
 ALL_SECTIONS = "config, data, code, versions, machine, metrics"
 OLD_SWEEPS = ROOT / "tests" / "old_runs" / "sweeps"
@@ -85,6 +87,24 @@ def test_a_run_like_another_has_its_configuration_and_records_which(outputs, run
 
 
 @pytest.mark.whole
+def test_a_list_names_users_where_there_are_several(tmp_path, capsys):
+    for name, user in (("a", "alice"), ("b", "bob"), ("c", None)):
+        RunRecord(tmp_path / name).path.mkdir()
+        RunRecord(tmp_path / name).update(id=name, status="failed", user=user)
+    main(["list", str(tmp_path)])
+    assert [row["user"] for row in table(capsys.readouterr().out)] == ["alice", "bob", "-"]
+    main(["list", str(tmp_path), "user=bob"])
+    (row,) = table(capsys.readouterr().out)
+    assert (Path(row["path"]).name, "user" in row) == ("b", False)
+
+
+def test_the_user_of_a_run_is_that_of_its_process(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "daemon")  # as after `su`
+    assert provenance.user() == pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert provenance.user() == "54321"
+
+
 def test_diff_shows_other_labels_of_as_many_images(tmp_path, capsys):
     run = next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*"))
     facts = json.loads((run / "run.json").read_text())

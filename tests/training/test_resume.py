@@ -96,7 +96,7 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
     with pytest.raises(Interrupted, match="resume="):
         fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
     record = RunRecord(only_run(tmp_path))
-    assert record.facts["status"] == "interrupted"
+    assert (record.facts["status"], record.facts["user"]) == ("interrupted", provenance.user())
     assert torch.load(record.last, weights_only=True)["global_step"] == step
     began, later = record.facts["code"], {"commit": "def", "changed": True, "untracked": []}
     monkeypatch.setattr(provenance, "code_state", lambda: (later, "a difference"))

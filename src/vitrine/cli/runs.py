@@ -113,7 +113,10 @@ def list_runs(options: argparse.Namespace) -> None:
     names = options.columns.split(",")
     columns = [name if options.columns == COLUMNS else found.column(name) for name in names]
     limit = options.limit or (TERMINAL_ROWS if sys.stdout.isatty() else len(found.entries))
-    print_rows(columns, ([cell_text(name, run.value(name)) for name in columns] for run in found.entries[-limit:]))
+    shown = found.entries[-limit:]
+    if options.columns == COLUMNS and len({user for run in shown if (user := run.value("user"))}) > 1:
+        columns.insert(columns.index("started"), "user")
+    print_rows(columns, ([cell_text(name, run.value(name)) for name in columns] for run in shown))
     if limit < len(found.entries):
         print(f"the last {limit} of {plural(len(found.entries), 'run')}; --limit N for more")
 
@@ -123,7 +126,7 @@ def show(options: argparse.Namespace) -> None:
     record = RunRecord.open(options.run)
     facts = record.facts
     head = {"run": record.path, "status": record.status}
-    head |= {name: facts.get(name) for name in ("started", "ended", "group", "varies", "tags", "command")}
+    head |= {name: facts.get(name) for name in ("started", "ended", "user", "group", "varies", "tags", "command")}
     head |= {name: facts.get(name) for name in SHOWN_FACTS}
     sections = {"": head, "code": facts.get("code") or {}, "versions": facts.get("versions") or {}}
     sections |= {"machine": facts.get("machine") or {}, "metrics": record.metrics, "config": flatten(record.config)}

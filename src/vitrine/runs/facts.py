@@ -19,7 +19,7 @@ DATA_SPLIT = {
 SHAPES: dict[str, Any] = {
     **dict.fromkeys(("id", "status", "error", "reason", "host", "process", "started", "ended", "command"), str),
     **dict.fromkeys(("device", "precision", "attention_kernel", "compiled", "validation", "fingerprint"), str),
-    **dict.fromkeys(("group", "varies", "like", "wandb_id", "wandb_pushed"), str),
+    **dict.fromkeys(("user", "group", "varies", "like", "wandb_id", "wandb_pushed"), str),
     **dict.fromkeys(("processes", "parameters", "flops_per_image", "epochs", "fingerprint_version"), int),
     "training_flops_per_image": int,
     "training_flops_phases": [[int]],  # pairs of FLOPs per image and the number of epochs that have them

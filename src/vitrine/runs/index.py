@@ -24,14 +24,14 @@ from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
-VERSION = 3
+VERSION = 4
 TABLE = "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, config TEXT)"
 FEW = 0.001  # share of changed runs: reading so many again takes a tenth of the time of replacing a large index
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
 RUN_FILES = ("checkpoints", "config.yaml", "metrics.csv")  # mark a run folder that lost its run.json
 STORED = (
-    *("started", "ended", "group", "varies", "like", "tags", "error", "host", "device", "processes", "precision"),
-    *("parameters", "flops_per_image", "epochs", "validation"),
+    *("started", "ended", "user", "group", "varies", "like", "tags", "error", "host", "device", "processes"),
+    *("precision", "parameters", "flops_per_image", "epochs", "validation"),
 )
 KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts in the index, in addition to the status
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def process_started_at() -> float:
         return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, AttributeError, ValueError):
         return time.time()
+
+
+def user() -> str | None:
+    """Return the name of the user whose process this is, whatever LOGNAME says; its number if it has no name."""
+    try:
+        import pwd
+    except ImportError:  # Windows
+        return os.environ.get("USERNAME")
+    with suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    return str(os.getuid())
 
 
 def versions() -> dict[str, str]:

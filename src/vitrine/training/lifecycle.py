@@ -90,6 +90,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         **facts,
         "id": run.record.name,
         "started": now(),
+        "user": provenance.user(),
         **store_code(run.record, run.config),
         "command": provenance.command(),
         "code": code,
