@@ -8,11 +8,13 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from vitrine.cli.runs import cell_text
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.diff import diff_runs
@@ -265,9 +267,20 @@ def test_an_unknown_status_is_refused_with_the_nearest(outputs):
         find_runs([outputs]).where("status", "failed,finish")
 
 
-def test_runs_are_filtered_by_start_time(outputs):
+@pytest.fixture
+def tokyo(monkeypatch):
+    monkeypatch.setenv("TZ", "JST-9")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_runs_are_filtered_by_start_time(outputs, tokyo):
+    """Local time, as lists show it and the names of run folders have it."""
     found = find_runs([outputs])
-    assert names(found.since("2026-01-05")) == ["c1", "c2"]
+    assert names(found.since("2026-01-05T09:00")) == ["c1", "c2"]
+    assert cell_text("started", found.entries[-2].value("started")) == "2026-01-05 09:00"
     assert names(found.since("2026-01-05T01:00:00+01:00")) == ["c1", "c2"]
     assert names(found.since("1h")) == names(found.since("1h30m")) == []
     assert len(found.since("99999d").entries) == 5

@@ -19,6 +19,8 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -290,6 +292,8 @@ def cell_text(name: str, value: Any) -> str:
     if name == "train_seconds" and math.isfinite(value):
         return clock(value)
     if name in ("started", "ended"):
+        with suppress(ValueError, OverflowError):
+            value = datetime.fromisoformat(str(value)).astimezone().isoformat()
         return str(value)[:16].replace("T", " ")
     if isinstance(value, float):
         has_four_digits = "/" in name and (value == 0 or abs(value) >= 0.001)  # metrics of a stage, as test/macro_f1

@@ -161,12 +161,12 @@ class RunList:
         return RunList([*unknown, *known], self.unreadable)
 
     def since(self, text: str) -> "RunList":
-        """Return the runs started since a time in UTC (``2026-01-31``), or within an age (``7d``, ``12h``, ``9m``).
+        """Return the runs started since a local time (``2026-01-31``), or within an age (``7d``, ``12h``, ``9m``).
 
         Raises:
             RunError: ``text`` is neither.
         """
-        begin = _parse_time(text).astimezone(UTC).isoformat()  # the format of run.json, so comparable as text
+        begin = _parse_time(text).isoformat()  # the format of run.json, so comparable as text
         return RunList([run for run in self.entries if str(run.facts.get("started") or "") >= begin], self.unreadable)
 
 
@@ -272,11 +272,11 @@ def _is_finite(value: Any) -> bool:
 
 
 def _parse_time(text: str) -> datetime:
+    """Return a time in UTC."""
     with suppress(ValueError, OverflowError):
         return datetime.now(UTC) - timedelta(seconds=duration_seconds(text))
-    with suppress(ValueError):
-        time = datetime.fromisoformat(text)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(text).astimezone(UTC)
     raise RunError(
         f"{text or 'an empty text'} is not a time: give a date such as 2026-01-31, or an age such as 7d, 12h or 1h30m"
     )
