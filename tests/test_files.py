@@ -227,6 +227,21 @@ def test_a_full_disk_is_reported_with_the_file_and_the_space_left(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_limit_of_file_sizes_is_reported_as_a_full_disk_is(tmp_path):
+    with pytest.raises(DiskFull, match=r"the limit of file sizes is reached \(ulimit -f\): cannot write .*/file;"):
+        fail_midway(tmp_path / "file", OSError(errno.EFBIG, "File too large"))
+
+
+def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("vitrine.files.tempfile._os.open", refuse)
+    with pytest.raises(PermissionError) as error, replacing(tmp_path / "file"):
+        pass
+    assert error.value.filename == str(tmp_path / "file")
+
+
 def test_of_several_errors_the_first_full_disk_is_reported(tmp_path):
     """As where a checkpoint does not fit, and then not even the record of that."""
     try:

@@ -11,7 +11,11 @@ from pathlib import Path
 from vitrine.errors import DiskFull, RunError
 from vitrine.text import file_size
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the limit of file sizes is reached (ulimit -f)",
+}
 COPIED_AT_ONCE = 1 << 26  # bytes
 
 
@@ -203,13 +207,17 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _set_path(error: BaseException, path: Path) -> None:
-    """Let an error of a full disk name ``path``, and not a temporary file, or none."""
-    if isinstance(error, OSError) and error.errno in FULL:
+    """Let an error name ``path``, and not a temporary file of it, nor, on a full disk, none."""
+    if isinstance(error, OSError) and (error.errno in FULL or _is_temporary(error.filename, path)):
         error.filename = str(path)
 
 
+def _is_temporary(name: object, path: Path) -> bool:
+    return Path(str(name)).name.startswith(f".{path.name}.")
+
+
 def _full(number: int | None, path: Path | None) -> DiskFull:
-    problem = "the disk quota is used up" if number == errno.EDQUOT else "the disk is full"
+    problem = FULL[number or errno.ENOSPC]
     if path is None:
         return DiskFull(f"{problem}: a file could not be written")
     folder = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
