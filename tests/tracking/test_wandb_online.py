@@ -156,7 +156,7 @@ def test_an_offline_run_is_pushed_once_with_its_group_and_name(server, tmp_path)
     assert not set(ids) & set(server.runs)
 
     done = sync(tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     for record in records:
         run = server.runs[record.facts["wandb_id"]]
         assert losses(run) == [1 / step for step in range(1, ROWS + 1)]

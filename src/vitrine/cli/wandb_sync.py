@@ -63,6 +63,7 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
         return 0
     import wandb
 
+    wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
     try:
         logged_in = wandb.login(prompt=False)
     except Exception as error:  # an invalid key, or no server
