@@ -1,5 +1,6 @@
 """Images of one group, as of a patient, are never in two splits."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from helpers.running import write_image_folder
 from vitrine import compose
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.groups import group_of, likely_groups, refuse_shared
-from vitrine.data.split import split_groups
+from vitrine.data.split import hold_out_groups, split_group_folds
 from vitrine.errors import ConfigError, DataError
 
 LABELS = torch.arange(120).remainder(2)
@@ -48,47 +49,61 @@ def table(patients):
 
 @pytest.mark.parametrize("fraction", [0.05, 0.1, 0.3, 0.5])
 def test_whole_groups_are_held_out_about_as_many_as_asked_for_and_alike_in_classes(fraction):
-    split = split_groups(LABELS, GROUPS, None, 0, fraction, seed=0)
+    split = hold_out_groups(LABELS, GROUPS, fraction, seed=0)
     assert sorted(torch.cat([split.train, split.val]).tolist()) == list(range(120))
     assert {GROUPS[row] for row in split.train} & {GROUPS[row] for row in split.val} == set()
     assert len(split.val) == pytest.approx(120 * fraction, abs=1)
     assert LABELS[split.val].float().mean() == 0.5
 
 
-def test_the_seed_alone_draws_the_groups():
-    first, again, other = (split_groups(LABELS, GROUPS, None, 0, 0.2, seed=seed) for seed in (0, 0, 1))
-    assert first.hash == again.hash
-    assert first.hash != other.hash
+def test_the_seed_alone_draws_the_groups_and_each_may_be_held_out():
+    """Also where groups differ in size and have one class each, as patients do."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(2, 10, (40,), generator=generator).tolist()
+    groups = [f"P{number}" for number, size in enumerate(sizes) for _ in range(size)]
+    labels = torch.tensor([number % 2 for number, size in enumerate(sizes) for _ in range(size)])
+    assert hold_out_groups(labels, groups, 0.2, seed=3).hash == hold_out_groups(labels, groups, 0.2, seed=3).hash
+    times, shares = Counter(), []
+    for seed in range(100):
+        split = hold_out_groups(labels, groups, 0.2, seed=seed)
+        times.update({groups[row] for row in split.val})
+        shares.append(float(labels[split.val].float().mean()))
+        assert len(split.val) == pytest.approx(0.2 * len(labels), rel=0.15)
+    assert len(times) == 40
+    assert max(times.values()) < 45  # of 100, where 20 are expected
+    assert max(abs(share - float(labels.float().mean())) for share in shares) < 0.1
 
 
 def test_each_group_is_in_one_fold():
-    folds = [split_groups(LABELS, GROUPS, 5, fold, 0.1, seed=0) for fold in range(5)]
+    folds = [split_group_folds(LABELS, GROUPS, 5, fold, seed=0) for fold in range(5)]
     assert sorted(row for split in folds for row in split.val.tolist()) == list(range(120))
     assert sum(len({GROUPS[row] for row in split.val}) for split in folds) == 20
 
 
-def test_with_few_groups_one_is_held_out():
-    split = split_groups(LABELS[:18], GROUPS[:18], None, 0, 0.1, seed=0)
-    assert len(split.val) == 6
+def test_with_few_groups_or_images_the_message_says_what_is_needed():
+    assert len(hold_out_groups(LABELS[:18], GROUPS[:18], 0.1, seed=0).val) == 6, "one group of three"
     with pytest.raises(DataError, match=r"data\.group has 1 group of training images, and needs 2 to split them"):
-        split_groups(LABELS[:6], GROUPS[:6], None, 0, 0.1, seed=0)
-    with pytest.raises(DataError, match=r"data\.group has 3 groups of training images, and needs 5"):
-        split_groups(LABELS[:18], GROUPS[:18], 5, 0, 0.1, seed=0)
+        hold_out_groups(LABELS[:6], GROUPS[:6], 0.1, seed=0)
+    with pytest.raises(DataError, match=r"data\.group has 3 groups of training images, and needs 5 for data\.folds"):
+        split_group_folds(LABELS[:18], GROUPS[:18], 5, 0, seed=0)
+    rare = torch.tensor([0] * 27 + [1] * 3)
+    with pytest.raises(DataError, match=r"class ill has 3 training images, and needs 5 for data\.folds=5"):
+        split_group_folds(rare, [f"P{number // 2}" for number in range(30)], 5, 0, seed=0, classes=["well", "ill"])
 
 
-def test_a_class_of_a_single_group_that_is_held_out_is_named():
+def test_a_class_of_one_group_stays_in_training_and_fails_where_a_fold_takes_it():
     labels = torch.tensor([0] * 12 + [1] * 6)
-    found = []
     for seed in range(10):
+        assert labels[hold_out_groups(labels, GROUPS[:18], 0.1, seed=seed).train].unique().tolist() == [0, 1]
+    found = set()
+    for fold in range(3):
         try:
-            split = split_groups(labels, GROUPS[:18], None, 0, 0.1, seed=seed, classes=["well", "ill"])
-            assert labels[split.train].unique().tolist() == [0, 1]
+            split_group_folds(labels, GROUPS[:18], 3, fold, seed=0, classes=["well", "ill"])
         except DataError as error:
-            found.append(str(error))
-    assert found
-    assert set(found) == {
+            found.add(str(error))
+    assert found == {
         "data.group leaves no training image of ill: all are of groups that are in the validation split; another "
-        "data.val_seed draws others"
+        "data.val_seed may draw others"
     }
 
 
@@ -151,7 +166,7 @@ def test_a_missing_column_or_value_is_named(table):
     with pytest.raises(DataError, match=r"has no column patent; .*rename patient to patent\?"):
         module(root, "data.group=patent")
     root.write_text(root.read_text().replace(",P3,", ",,", 1))
-    with pytest.raises(DataError, match="there is no patient"):
+    with pytest.raises(DataError, match=r"there is no patient$"):
         module(root, "data.group=patient")
 
 

@@ -151,7 +151,7 @@ class Decoder(Dataset[Tensor | str]):
         Transparency is dropped unless there are 4 channels, as torchvision's ``pil_loader`` does.
 
         Raises:
-            ValueError: pixels are signed, or of 32 bits, whose range no file states; or colours of 16 have other levels.
+            ValueError: pixels are signed, or of 32 bits, of no known range; or colours are of 16, and levels not all.
         """
         wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
         if not wide and self.levels != LEVELS and _is_of_16_bits(image):

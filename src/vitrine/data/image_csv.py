@@ -139,7 +139,7 @@ def _rows(
                 raise DataError(f"{file}, line {rows.line_num}: {problem}")
             for column in ("path", *columns):
                 if not (row[column] or "").strip():
-                    hint = f"; for an image with none, {SEPARATOR}" if multi_label and column != "path" else ""
+                    hint = f"; for an image with none, {SEPARATOR}" if multi_label and column == columns[0] else ""
                     raise DataError(f"{file}, line {rows.line_num}: there is no {column}{hint}")
                 if "\n" in row[column]:
                     problem = f"{column} continues past the line's end; is a quote missing?"

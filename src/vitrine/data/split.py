@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from vitrine.errors import DataError
 from vitrine.text import listed, plural
 
 MAX_LISTED = 3
-FINEST = 20  # parts of which a validation split of whole groups takes some
+TRIES = 200  # random choices of groups, of which the most representative is taken
 
 
 def strata(labels: Tensor, smallest: int, classes: Sequence[str] = ()) -> Tensor:
@@ -144,45 +143,65 @@ def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequen
     return TrainValSplit(torch.from_numpy(train), torch.from_numpy(val))
 
 
-def split_groups(
-    labels: Tensor,
-    groups: Sequence[str],
-    folds: int | None,
-    fold: int,
-    fraction: float,
-    seed: int,
-    classes: Sequence[str] = (),
+def hold_out_groups(
+    labels: Tensor, groups: Sequence[str], fraction: float, seed: int, classes: Sequence[str] = ()
 ) -> TrainValSplit:
-    """Split off a fold, or about ``fraction`` of the images, in whole groups, as alike in classes as these allow.
+    """Hold out about ``fraction`` of the images for validation, in whole groups; ``seed`` alone decides which.
+
+    Of :data:`TRIES` random choices of so many of the groups, it is the one whose numbers of images of each class are
+    nearest to that fraction, of those that leave each class in training if there are any.
 
     Args:
         labels: (N,) int64.
         groups: name of the group of each image.
-        folds: number of folds, or ``None`` for a fraction.
-        fold: number of the validation fold, from 0.
         fraction: in (0, 1).
-        seed: of the random choice; it alone decides.
-        classes: names of the classes, for messages.
+        seed: of the random choices.
+        classes: names of the classes, for the message.
 
     Raises:
-        DataError: there are too few groups, or all training images of a class are of the groups that are split off.
+        DataError: there are fewer than two groups, or a class has none that is left for training.
+    """
+    names, members = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        raise DataError(f"data.group has {plural(len(names), 'group')} of training images, and needs 2 to split them")
+    counts = np.zeros((len(names), int(labels.max()) + 1), int)  # images of each group and class
+    np.add.at(counts, (members, labels.numpy()), 1)
+    total, generator = counts.sum(axis=0), np.random.RandomState(seed)
+    held_out = min(max(1, round(fraction * len(names))), len(names) - 1)
+
+    def error(chosen: np.ndarray) -> tuple[bool, float]:
+        found = counts[chosen].sum(axis=0)
+        return bool(((found == total) & (total > 0)).any()), float(np.abs(found - fraction * total).sum())
+
+    best = min((generator.permutation(len(names))[:held_out] for _ in range(TRIES)), key=error)
+    return _of_groups(labels, np.isin(members, best), classes)
+
+
+def split_group_folds(
+    labels: Tensor, groups: Sequence[str], folds: int, fold: int, seed: int, classes: Sequence[str] = ()
+) -> TrainValSplit:
+    """As :func:`split_fold`, with each group in one part; parts are as alike in classes as the groups allow.
+
+    Raises:
+        DataError: there are fewer groups than folds, or images of a class, or a class is in no group left for training.
     """
     from sklearn.model_selection import StratifiedGroupKFold
 
     count = len(set(groups))
-    if count < (needed := folds or 2):
-        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {needed} to split them")
-    parts, taken = folds or min(count, FINEST), [fold]
-    if folds is None:
-        taken = list(range(min(max(1, round(fraction * parts)), parts - 1)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer images than parts
-        found = StratifiedGroupKFold(parts, shuffle=True, random_state=seed).split(groups, labels.numpy(), groups)
-        held_out = [val for number, (_, val) in enumerate(found) if number in taken]
-    val = torch.from_numpy(np.sort(np.concatenate(held_out)))
-    train = torch.ones(len(labels), dtype=torch.bool).index_fill(0, val, False).nonzero()[:, 0]
+    if count < folds:
+        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {folds} for data.folds")
+    _check_smallest(labels, folds, f"for data.folds={folds}", classes)
+    parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, labels.numpy(), groups)
+    held_out = np.zeros(len(labels), bool)
+    held_out[list(parts)[fold][1]] = True
+    return _of_groups(labels, held_out, classes)
+
+
+def _of_groups(labels: Tensor, held_out: np.ndarray, classes: Sequence[str]) -> TrainValSplit:
+    """The split that holds out these images, (N,) bool, if it leaves images of each class for training."""
+    train, val = (torch.from_numpy(np.flatnonzero(part)) for part in (~held_out, held_out))
     if lost := _lost_classes(labels, train, classes):
-        problem = "all are of groups that are in the validation split; another data.val_seed draws others"
+        problem = "all are of groups that are in the validation split; another data.val_seed may draw others"
         raise DataError(f"data.group leaves no training image of {lost}: {problem}")
     return TrainValSplit(train, val)
 
