@@ -189,3 +189,18 @@ def test_what_shows_one_comparison_is_refused(option, capsys):
     with pytest.raises(SystemExit):
         main(["outputs", "--across", "data", *option])
     assert f"{option[0]} is of one comparison: give a value of data instead, data=VALUE" in capsys.readouterr().err
+
+
+def test_a_row_that_is_worse_than_another_is_not_the_best_though_the_best_mean_is_uncertain(tmp_path, write_run):
+    reached = {
+        "learned": (0.900, 0.902, 0.901, 0.904, 0.903),
+        "rope": (0.890, 0.8921, 0.891, 0.8941, 0.893),
+        "none": (0.80, 0.99, 0.97, 0.88, 0.99),
+    }
+    for data in ("digits", "mnist"):
+        for scheme, accs in reached.items():
+            for seed, acc in enumerate(accs):
+                write_run(tmp_path, f"data={data}", f"position={scheme}", seed=seed, acc=acc, predictions=False)
+    across = compare_across(load_results([tmp_path]), "data")
+    assert across.verdict(across.rows[1], "digits") == "worse"
+    assert [across.may_be_best(row, "digits") for row in across.rows] == [True, False, True]

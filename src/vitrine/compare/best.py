@@ -21,10 +21,11 @@ def may_be_best(
     pooled: PooledVariance | None,
     difference: Callable[..., Difference],
 ) -> tuple[list[ConfigurationRow], str]:
-    """Return the rows that are not worse than the best mean, that one first, with 95 % confidence (Hsu, 1984).
+    """Return the rows that are not worse than any with a better mean, with 95 % confidence (Hsu, 1984); the best first.
 
-    Of two rows, both are returned unless the two-sided interval of their difference excludes zero, as their verdict
-    has it. Where rows have too few seeds to tell, none is.
+    With one variance of all rows, none is worse than another without being worse than the best mean. With their own,
+    the best mean may be the least certain. Of two rows, both are returned unless the two-sided interval of their
+    difference excludes zero, as their verdict has it. Where rows have too few seeds to tell, none is.
 
     Args:
         table: the rows.
@@ -35,19 +36,21 @@ def may_be_best(
     Returns:
         The rows; and on which images that holds, if only on these: ``, on these 360 images``.
     """
-    means = [mean_of(row, metric) for row in table.rows]
-    if len(means) < 2 or min(mean.count for mean in means) < MIN_SEEDS:
+    means = {id(row): mean_of(row, metric) for row in table.rows}
+    if len(means) < 2 or min(mean.count for mean in means.values()) < MIN_SEEDS:
         return [], ""
-    best = table.rows[_index_of_best(means, metric)]
+    ranked = sorted(table.rows, key=lambda row: means[id(row)].mean, reverse=not metric.lower_is_better)
     method = "bonferroni" if pooled is None else "dunnett"
     family = Family(len(means) - 1, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
-    left, where = [best], ""
-    for row in table.rows:
-        if row is not best:
-            found = difference(best, row, family)
-            lead = -found.high if metric.lower_is_better else found.low
-            left += [] if lead > 0 else [row]  # NaN leaves a row in
-            where = where or on_these_images(best, found, metric)
+    left, where = ranked[:1], ""
+    for place, row in enumerate(ranked[1:], start=1):
+        for better in ranked[: place if pooled is None else 1]:
+            found = difference(better, row, family)
+            where = where or on_these_images(better, found, metric)
+            if (-found.high if metric.lower_is_better else found.low) > 0:  # false for NaN, which leaves a row in
+                break
+        else:
+            left.append(row)
     return left, where
 
 
