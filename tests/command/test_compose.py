@@ -6,6 +6,7 @@ import hydra
 import pytest
 from helpers.hub_files import write_hub_dataset
 from helpers.levels import sampled
+from helpers.user_parts import enter_lab
 
 import vitrine
 from vitrine.command.compose import composing, launcher, points
@@ -15,6 +16,7 @@ from vitrine.config.schema import OWN_FILES
 from vitrine.config.validate import PIXELS
 from vitrine.distributed.hardware import gpus
 from vitrine.errors import ConfigError, Fault
+from vitrine.sweeps.sweep import Sweep
 
 CONF = Path(__file__).parents[2] / "conf"
 # Groups whose options need further overrides, or are several files or large ones; test_plain_values.py has the others.
@@ -296,3 +298,19 @@ def test_one_choice_at_a_time_with_every_seed_and_data_set():
     searched = ["model=vit_nano", "sweep=ablation", "sweep.sampler=random", "sweep.n_trials=2", "patch=2,4"]
     with pytest.raises(ConfigError, match=r"sweep.one_at_a_time=True\n +has no effect in a search"):
         points("train", searched, multirun=True)
+
+
+def test_a_value_that_no_run_of_an_ablation_would_have_is_refused(tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "lab_of_ablation")
+    fourier = "lab_of_ablation.fourier.Fourier"
+    given = ["sweep=ablation", "model=vit_nano", "model.position_options.bands=3,4"]
+    with pytest.raises(ConfigError, match=r"bands=4\n +never runs with one choice at a time: list the part that takes"):
+        points("train", [*given, f"position=rope,{fourier}"], multirun=True)
+    found = [point.varies for point in points("train", [*given, f"position={fourier},rope"], multirun=True)]
+    assert [own.get("model.position_options.bands") for own in found] == ["3", "4", None]
+
+
+def test_an_ablation_is_in_the_folder_of_its_grid(tmp_path):
+    given = [f"paths.output_dir={tmp_path}", "model=vit_nano", "patch=2,4", "position=learned,rope"]
+    folders = {Sweep.plan(points("train", [*given, *more], multirun=True)).folder for more in ([], ["sweep=ablation"])}
+    assert len(folders) == 1

@@ -204,3 +204,30 @@ def test_a_row_that_is_worse_than_another_is_not_the_best_though_the_best_mean_i
     across = compare_across(load_results([tmp_path]), "data")
     assert across.verdict(across.rows[1], "digits") == "worse"
     assert [across.may_be_best(row, "digits") for row in across.rows] == [True, False, True]
+
+
+def test_decided_sweeps_are_compared_by_what_they_decided(tmp_path, write_run):
+    for data in ("digits", "mnist"):
+        command = f"model=vit_nano data={data} position=learned,none sweep=decide"
+        folder = tmp_path / data
+        for scheme, accs in (("learned", (0.90, 0.91, 0.92)), ("none", (0.80, 0.815, 0.82))):
+            for seed, acc in enumerate(accs):
+                given = (f"data={data}", f"position={scheme}")
+                write_run(folder, *given, seed=seed, acc=acc, sweep=command, predictions=False)
+        look = {"mean": -0.1, "low": -0.15, "high": -0.05}
+        decision = {
+            "metric": "val/acc",
+            "baseline": "position=learned",
+            "verdicts": {"position=none": "worse"},
+            "looks": {"position=none": [look]},
+            "findings": {"position=none": "none is worse"},
+        }
+        (folder / "sweep.json").write_text(json.dumps({"trials": [], "decision": decision}))
+    across = compare_across(load_results([tmp_path]), "data")
+    assert across.metric.name == "val/acc"
+    assert [across.verdict(across.rows[1], value) for value in across.comparisons] == ["worse", "worse"]
+
+
+def test_values_of_keys_may_follow_the_options(write_grid, capsys):
+    main([str(write_grid()), "--across", "data", "position=learned,rope"])
+    assert "none" not in capsys.readouterr().out

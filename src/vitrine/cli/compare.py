@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table's numbers, unrounded; - is stdout")
     parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
     parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if options.target is not None and not 0 < options.target <= 1:
         parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
     if options.difference is not None and not options.difference > 0:

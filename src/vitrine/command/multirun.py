@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +12,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vitrine.command.combinations import combinations, never_run, number_of_combinations, unquoted
 from vitrine.command.composer import NEEDED, Composer, allowed_by
 from vitrine.command.composition_faults import composition_fault, unlike_their_type
 from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
@@ -22,10 +21,10 @@ from vitrine.command.overrides import quote
 from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
-from vitrine.command.spelling import key_of, spelled, spelled_values
+from vitrine.command.spelling import key_of, spelled
 from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
-from vitrine.config.sweep import CROSSED, READ_BY, SweepConfig, sbatch_faults
+from vitrine.config.sweep import READ_BY, SweepConfig, sbatch_faults
 from vitrine.config.trust import refusal
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
@@ -158,22 +157,22 @@ def _grid(
     """Return the runs of all combinations, or with one value changed at a time; faults are added to ``found``."""
     points: list[Point] = []
     swept = [override for override in overrides if override.is_sweep_override()]
-    lengths = {key_of(override): sum(1 for _ in override.sweep_string_iterator()) for override in swept}
-    changed = [lengths.pop(key) for key in [*lengths] if one_at_a_time and key not in CROSSED]
-    count = prod(lengths.values()) * (1 + sum(length - 1 for length in changed))
+    count = number_of_combinations(swept, one_at_a_time=one_at_a_time)
     if count > MAX_TRIALS:
         given = " ".join(override.input_line or "" for override in swept)
         found.append(Fault(given, "", f"are {count:,} combinations; {TOO_MANY}"))
         return points
     made = [
         (chosen, varies, composer.checked(quote(chosen)))
-        for chosen, varies in _combinations(overrides, one_at_a_time=one_at_a_time)
+        for chosen, varies in combinations(overrides, one_at_a_time=one_at_a_time)
     ]
     for chosen, varies, config in _without_idle_options(composer, overrides, made):
         if isinstance(config, ConfigError):
             found += config.faults
         else:
             points.append(Point(config, quote(chosen), varies))
+    if one_at_a_time and not found:
+        found += never_run(swept, [point.varies for point in points])
     typed = {override.key_or_group: value_text(override) for override in overrides}
     found += idle_keys(typed, [point.config for point in points])
     found += overwritten_choices(composer, [(point.overrides, point.config) for point in points])
@@ -193,7 +192,7 @@ def _without_idle_options(composer: Composer, overrides: Sequence[Override], mad
     found: dict[tuple[str, ...], Made] = {}
     for (chosen, varies, config), idle in zip(made, untaken, strict=True):
         given = {key: text for text in chosen if (key := text.partition("=")[0]) not in idle & partly}
-        own = {key: _unquoted(text.partition("=")[2]) for key, text in given.items() if key in {*varies, *partly}}
+        own = {key: unquoted(text.partition("=")[2]) for key, text in given.items() if key in {*varies, *partly}}
         kept = list(given.values())
         found.setdefault(tuple(kept), (kept, own, composer.checked(quote(kept)) if idle & partly else config))
     return found.values()
@@ -321,36 +320,6 @@ def _start_of_search(composer: Composer, overrides: Sequence[Override], space: S
     if idle := [*idle_keys(given, [one for _, one in allowed]), *overwritten_choices(composer, allowed)]:
         raise ConfigError(idle)
     return Point(config, fixed, space=space)
-
-
-def _combinations(overrides: Sequence[Override], *, one_at_a_time: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield all overrides, and the varying ones, for every combination of values; or for one that changes at a time."""
-    values: dict[str, list[str]] = {}
-    swept = set()
-    for override in overrides:
-        key = key_of(override)
-        values[key] = spelled_values(override)
-        if override.is_sweep_override():
-            swept.add(key)
-    for combination in _one_at_a_time(values) if one_at_a_time else product(*values.values()):
-        chosen = dict(zip(values, combination, strict=True))
-        texts = [f"{key}={value}" for key, value in chosen.items()]
-        yield texts, {key: _unquoted(value) for key, value in chosen.items() if key in swept}
-
-
-def _one_at_a_time(values: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yield the first value of each key; then each other value with the first of other keys. ``CROSSED`` keys vary."""
-    first = {key: some if key in CROSSED else some[:1] for key, some in values.items()}
-    yield from product(*first.values())
-    for key, some in values.items():
-        if key not in CROSSED:
-            for value in some[1:]:
-                yield from product(*(first | {key: [value]}).values())
-
-
-def _unquoted(value: str) -> str:
-    """Remove the quotes that :func:`quote` adds to a number that chooses from a group."""
-    return re.sub(r"^'([\w./-]*)'$", r"\1", value)
 
 
 def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:

@@ -125,7 +125,8 @@ def compare_across(
     Args:
         results: runs, and damaged runs.
         key: a column of the table of all runs.
-        metric: name of the metric; by default the one that :func:`vitrine.compare.comparison.compare` takes for all.
+        metric: name of the metric; by default the one that :func:`vitrine.compare.comparison.compare` takes, under each
+            value if it is the same, else for all.
         baseline: the row that others are compared with; by default the first that ran under every value.
         options: further options of :func:`vitrine.compare.comparison.compare`.
 
@@ -136,7 +137,7 @@ def compare_across(
     finished = [run for run in results.runs if run.status == "finished"]
     if not finished:
         compare(results)  # raises, with what there is instead
-    chosen, everything = choose_metric(finished, metric), tabulate(finished)
+    everything = tabulate(finished)
     key = everything.column(key)
     values_of = {run.name: row.values for row in everything.rows for run in row.runs.values()}
     values = {run.name: values_of[run.name][key] if run.name in values_of else _typed(run, key) for run in results.runs}
@@ -145,22 +146,28 @@ def compare_across(
         # A run that has not begun may not know its value: it is unfinished under each.
         parts[value] = RunResults([run for run in results.runs if values[run.name] in (value, "")], results.damaged)
 
-    def compared(value: str, runs: RunResults, named: str | None = None) -> Comparison:
+    def compared(value: str, runs: RunResults, metric: str | None, named: str | None = None) -> Comparison:
         try:
-            return compare(runs, metric=chosen.name, baseline=named, **options)
+            return compare(runs, metric=metric, baseline=named, **options)
         except RunError as error:
             raise RunError(f"{key}={value}: {error}") from None
 
-    comparisons = {value: compared(value, runs) for value, runs in parts.items()}
+    comparisons = {value: compared(value, runs, metric) for value, runs in parts.items()}
+    chosen = next(iter(comparisons.values())).metric
+    if any(found.metric != chosen for found in comparisons.values()):
+        chosen = choose_metric(finished, None)
+        comparisons = {value: compared(value, runs, chosen.name) for value, runs in parts.items()}
     columns = list(dict.fromkeys(column for found in comparisons.values() for column in found.table.columns))
     rows = {value: _by_place(found.table, columns, values_of) for value, found in comparisons.items()}
-    reference = _baseline(rows, columns, key, baseline)
+    first = {_place_of(found.findings.baseline, rows[value]) for value, found in comparisons.items()}
+    reference = first.pop() if baseline is None and len(first) == 1 else _baseline(rows, columns, key, baseline)
     for value, some in rows.items():
         row, runs = some[reference], parts[value].runs
         if comparisons[value].findings.baseline is not row:
             names = {run.name for run in row.runs.values()}
             ordered = [run for run in runs if run.name in names] + [run for run in runs if run.name not in names]
-            comparisons[value] = compared(value, RunResults(ordered, results.damaged), row.label if baseline else None)
+            named = row.label if baseline else None
+            comparisons[value] = compared(value, RunResults(ordered, results.damaged), chosen.name, named)
     summaries = {
         value: {summary.row.label: summary for summary in found.summaries} for value, found in comparisons.items()
     }
@@ -189,6 +196,10 @@ def _by_place(
         known = values_of.get(next(iter(row.runs.values())).name, {})
         places[tuple(known.get(column, row.values.get(column, "")) for column in columns)] = row
     return places
+
+
+def _place_of(row: ConfigurationRow, rows: Mapping[tuple[str, ...], ConfigurationRow]) -> tuple[str, ...]:
+    return next(place for place, other in rows.items() if other is row)
 
 
 def _baseline(

@@ -59,7 +59,6 @@ def caveats(
     return [
         *_few_seeds(table),
         *_different_data(table, runs),
-        *_grouped_images(metric, runs),
         *_different_conditions(table, runs),
         *_confounded_or_selected(table, metric, runs),
         *_left_out(table, unfinished, damaged),
@@ -86,14 +85,15 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         yield f"runs selected their checkpoints on different validation splits: {sizes(groups)}"
 
 
-def _grouped_images(metric: Metric, runs: Sequence[RunResult]) -> Iterator[str]:
-    """Yield that images of one group are no independent sample."""
-    groups = {str(group) for run in runs if (group := run.config.get("data.group"))}
-    if groups and metric.name.startswith("test/"):
-        yield (
-            f"test images come in groups (data.group={' and '.join(sorted(groups))}), and intervals for other images "
-            "take each as independent, so they are too short: they hold for these images (--fixed-images)"
-        )
+def grouped_images(runs: Sequence[RunResult]) -> str:
+    """Return why images of one group are no independent sample of others, in a sentence; empty without groups."""
+    groups = sorted({str(group) for run in runs if (group := run.config.get("data.group"))})
+    if not groups:
+        return ""
+    return (
+        f"test images come in groups (data.group={' and '.join(groups)}), and intervals for other images take each as "
+        "independent, so they are too short; --fixed-images has those for these images"
+    )
 
 
 def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrine.compare.caveats import caveats, unequal_images, unequal_pairs
+from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
@@ -167,6 +167,7 @@ def compare(
         unequal,
         *caveats(table, chosen, unfinished, results.damaged),
         *unequal_pairs(table, reference),
+        grouped_images(finished) if any(one.difference.new_images for one in found.comparisons) else "",
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),

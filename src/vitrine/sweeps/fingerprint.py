@@ -91,6 +91,9 @@ def trial_name(varies: Mapping[str, str], identity: str) -> str:
     return f"{_shorten(values, '-_.')}_{identity[:8]}"
 
 
+UNNAMED = (("sweep", "ablation"),)  # trains a part of the grid, in the grid's folder
+
+
 def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searched: Any = None) -> str:
     """Folder name of a sweep: a hash of its fixed overrides and of the keys that vary, in any order.
 
@@ -100,7 +103,8 @@ def sweep_name(overrides: Sequence[str], keys: Sequence[str], data: str, searche
     parts = [override.partition("=") for override in overrides]
     fixed = sorted(f"{key}={value}" for key, _, value in parts if key == "like" or facts_of(key).affects(data))
     chosen = {key: value for key, _, value in parts}
-    choices = [chosen[key] for key in ("experiment", "model", "data", "sweep") if key in chosen]
+    named = [key for key in ("experiment", "model", "data", "sweep") if (key, chosen.get(key, "")) not in UNNAMED]
+    choices = [chosen[key] for key in named if key in chosen]
     identity = [fixed, sorted(keys)] if searched is None else [fixed, sorted(keys), searched]
     readable = "_".join([*choices, "-".join(sorted(key.rpartition(".")[2] for key in keys))]).strip("_")
     return f"{_shorten(readable, '-_.,=') or 'sweep'}_{_hash(identity)[:8]}"
