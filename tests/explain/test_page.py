@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.levels import sampled
-from helpers.running import ROOT
+from helpers.running import ROOT, write_image_folder
 from PIL import Image
 
 from vitrine import load_run
+from vitrine.cli import page
 from vitrine.cli.report import main
 from vitrine.data.datasets import load_dataset
 from vitrine.errors import RunError
@@ -22,7 +23,7 @@ from vitrine.explain import explorer, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
 from vitrine.explain.page import run_sections, write_run_page
-from vitrine.explain.results import curve_section
+from vitrine.explain.results import curve_section, wrong_section
 from vitrine.models import attended_patches
 
 SECTIONS = ["curves", "confusion", "classes", "calibration", "wrong", "patches", "filters", "positions"]
@@ -346,6 +347,33 @@ def test_what_is_missing_or_foreign_is_said_in_its_place(record, tmp_path, monke
     for section, text in expected.items():
         assert re.search(text, parts[section].text)
         assert not parts[section].figures
+
+
+@pytest.fixture(scope="module")
+def moved(write_run, tmp_path_factory):
+    """A run on pictures in class folders, of which it gets some wrong, and the folder that they have moved to."""
+    folder = tmp_path_factory.mktemp("pictures")
+    write_image_folder(folder / "before", "train", "test")
+    labels = np.arange(40) // 20
+    logits = np.eye(2)[np.where(np.arange(40) % 20 == 3, 1 - labels, labels)]
+    data = ["data=imagefolder", f"data.root={folder / 'before'}", "data.image_size=8", "patch=4"]
+    record = write_run(folder, *data, classes=["a", "b"], logits=logits, labels=labels)
+    record.update(images={"train": 36, "val": 4, "test": 40})
+    return record, (folder / "before").rename(folder / "now")
+
+
+@pytest.mark.parametrize("command", [main, page.main])
+def test_pictures_that_have_moved_are_read_where_the_user_says(moved, tmp_path, monkeypatch, capsys, command):
+    record, folder = moved
+    monkeypatch.setattr("vitrine.explain.page.prediction_sections", lambda *given: [wrong_section(*given)])
+    monkeypatch.setattr("vitrine.explain.page.learned_sections", lambda *given: [])
+    path, missing = tmp_path / "x.html", "is not there from this folder; --data-root DIR names the folder that holds it"
+    for given, is_missing in ([], True), (["--data-root", str(folder)], False):
+        command([str(record.path), "--to", str(path), *given])
+        assert (missing in path.read_text() + capsys.readouterr().out) is is_missing
+    with pytest.raises(SystemExit, match="1"):
+        command([str(record.path), "--to", str(path), "--data-root", "elsewhere"])
+    assert capsys.readouterr().err == "vitrine: elsewhere is not a folder\n"
 
 
 @pytest.mark.parametrize("hold_out", [True, False])

@@ -43,7 +43,7 @@ def downloads(run, tmp_path, monkeypatch):
     ("read", "advice"),
     [
         (validation_images, ""),
-        (images_of_test, ""),
+        (images_of_test, "; --data-root DIR names the folder that holds it"),
         (calibrated, "; data_root=DIR names the folder that holds it"),
         (evaluated, "; data_root=DIR names the folder that holds it, or where it is downloaded to"),
     ],
@@ -57,7 +57,10 @@ def test_data_that_is_missing_where_the_run_names_it_is_not_downloaded(read, adv
 
 @pytest.mark.parametrize(
     ("read", "advice"),
-    [(images_of_test, ""), (evaluated, "; data_root=DIR names the folder that holds it")],
+    [
+        (images_of_test, "; --data-root DIR names the folder that holds it"),
+        (evaluated, "; data_root=DIR names the folder that holds it"),
+    ],
 )
 def test_pictures_that_have_moved_are_asked_for_by_the_key_that_names_them(read, advice, run, tmp_path):
     config = run.record.path / "config.yaml"
@@ -70,14 +73,14 @@ def test_pictures_that_have_moved_are_asked_for_by_the_key_that_names_them(read,
         read(run)
 
 
-@pytest.mark.parametrize("read", [validation_images, calibrated, evaluated])
+@pytest.mark.parametrize("read", [validation_images, images_of_test, calibrated, evaluated])
 def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads, tmp_path):
     with pytest.raises(DataError, match="not downloaded"):
         read(run, str(tmp_path / "given"))
     assert downloads == [tmp_path / "given"]
 
 
-@pytest.mark.parametrize("read", [validation_images, calibrated, evaluated])
+@pytest.mark.parametrize("read", [validation_images, images_of_test, calibrated, evaluated])
 def test_a_folder_is_refused_for_data_that_is_read_from_none(read, run):
     with pytest.raises(ConfigError, match=r"data_root=elsewhere\n *has no effect on data=digits"):
         read(run, "elsewhere")

@@ -74,6 +74,11 @@ def add_target(parser: ArgumentParser) -> None:
     parser.add_argument("--target", default="", metavar="NAME", help=help)
 
 
+def add_data_root(parser: ArgumentParser, use: str = "") -> None:
+    """Add ``--data-root DIR``; ``use`` ends its help."""
+    parser.add_argument("--data-root", metavar="DIR", help=f"where the data set is now{use}")
+
+
 def add_config_dir(parser: ArgumentParser) -> None:
     """Add ``--config-dir DIR``."""
     help = "a folder with configuration files of your own (conf in the working directory)"

@@ -10,7 +10,14 @@ vitrine export RUN --format hf --hub me/digits         # with a model card; push
 
 from collections.abc import Sequence
 
-from vitrine.cli.arguments import add_allow_changed_code, add_target, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import (
+    add_allow_changed_code,
+    add_data_root,
+    add_target,
+    add_trust,
+    errors_in_one_line,
+    make_parser,
+)
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
 from vitrine.text import printable
 
@@ -33,9 +40,7 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument("--to", metavar="PATH", help="the file or folder to write; default: exports/ in the run folder")
     parser.add_argument("--dtype", default="float32", metavar="DTYPE", help=f"{', '.join(DTYPES)} (float32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
-    parser.add_argument(
-        "--data-root", metavar="DIR", help="where the data set is now; float16 and int8 are tried on it"
-    )
+    add_data_root(parser, "; float16 and int8 are tried on it")
     add_target(parser)
     add_trust(parser)
     add_allow_changed_code(parser)

@@ -3,6 +3,7 @@
 vitrine report outputs/runs/RUN                        # writes report.html in the run folder
 vitrine report outputs/runs/RUN --figures pdf,svg      # its figures, too, for a paper: figures/*.pdf, figures/*.svg
 vitrine report outputs/runs/RUN --to digits.html       # elsewhere
+vitrine report outputs/runs/RUN --data-root DIR        # whose pictures are now in DIR
 
 Of several runs, vitrine compare FOLDER --html FILE writes a report.
 """
@@ -10,7 +11,14 @@ Of several runs, vitrine compare FOLDER --html FILE writes a report.
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import add_allow_changed_code, add_figures, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import (
+    add_allow_changed_code,
+    add_data_root,
+    add_figures,
+    add_trust,
+    errors_in_one_line,
+    make_parser,
+)
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
@@ -23,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
     parser.add_argument("--to", type=Path, metavar="FILE", help="the page (report.html in the run folder)")
     add_figures(parser, "each figure")
+    add_data_root(parser)
     add_trust(parser)
     add_allow_changed_code(parser)
     options = parser.parse_args(arguments)
@@ -34,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.run,
             options.to,
             formats=options.figures,
+            data_root=options.data_root,
             trust=options.trust,
             allow_changed_code=options.allow_changed_code,
         )

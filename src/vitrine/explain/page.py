@@ -47,6 +47,7 @@ def write_run_page(
     to: Path | None = None,
     *,
     formats: Sequence[str] = (),
+    data_root: str | None = None,
     trust: Collection[str] = (),
     allow_changed_code: bool = False,
 ) -> RunPage:
@@ -56,12 +57,15 @@ def write_run_page(
         folder: the run folder.
         to: the HTML file; ``None`` is ``report.html`` in the run folder.
         formats: of figures that are written, too, to ``figures/`` beside the page: ``png``, ``pdf``, ``svg``.
+        data_root: folder of the run's data; ``None`` is where it was in training.
         trust: as of :func:`vitrine.load_run`.
         allow_changed_code: as of :func:`vitrine.load_run`.
 
     Raises:
         RunError: there is no such run, it is damaged, its ``figures/`` is a link that leads out of it, or a file cannot
-            be written.
+            be written; with ``data_root``, also if the data there has changed.
+        DataError: ``data_root`` is given, and lacks the images.
+        ConfigError: ``data_root`` is given, but the data is read from no folder.
     """
     record = RunRecord.open(folder)
     path = to or record.path / "report.html"
@@ -69,7 +73,7 @@ def write_run_page(
     figures = path.parent / "figures"
     if formats:
         refuse_link_out(figures, record.path)
-    sections = run_sections(record, trust, allow_changed_code=allow_changed_code)
+    sections = run_sections(record, trust, data_root=data_root, allow_changed_code=allow_changed_code)
     files = []
     try:
         page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
@@ -85,17 +89,21 @@ def write_run_page(
 
 
 def run_sections(
-    record: RunRecord, trust: Collection[str] = (), *, allow_changed_code: bool = False
+    record: RunRecord, trust: Collection[str] = (), *, data_root: str | None = None, allow_changed_code: bool = False
 ) -> list[RunSection]:
     """Return the sections of a run's page; each one that cannot be made says why.
 
     Raises:
         RunError: its record is damaged.
+        VitrineError: ``data_root`` is given, and its images are not those of the run.
     """
     result = _result(record, trust)
     predictions, problem = _predictions(result)
     names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
-    test_images = RunImages(result, load_run(record.path, trust=trust, allow_changed_code=allow_changed_code))
+    run = load_run(record.path, trust=trust, allow_changed_code=allow_changed_code)
+    test_images = RunImages(result, run, data_root)
+    if data_root is not None:
+        test_images.split  # noqa: B018 - raises here, not in a section, where a folder of the user's is wrong
     found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))

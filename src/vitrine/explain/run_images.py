@@ -21,10 +21,12 @@ class RunImages:
     Attributes:
         result: the run with its stored predictions.
         run: the same run.
+        data_root: folder of its data; ``None`` is where it was in training.
     """
 
     result: RunResult
     run: LoadedRun
+    data_root: str | None = None
 
     @cached_property
     def split(self) -> Split:
@@ -32,9 +34,10 @@ class RunImages:
 
         Raises:
             DataError: they are missing or damaged, or their labels are not those of the stored predictions.
+            ConfigError: :attr:`data_root` is given, but the data is read from no folder.
             RunError: they have changed since the training.
         """
-        split = test_images(self.run)
+        split = test_images(self.run, self.data_root)
         if self.result.labels_hash and not np.array_equal(split.first_labels.numpy(), self.result.labels):
             raise DataError("the data set has other test images than the run was tested on")
         return split

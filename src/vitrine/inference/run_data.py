@@ -15,6 +15,8 @@ from vitrine.inference.load import LoadedRun
 from vitrine.text import listed
 from vitrine.training.changed_data import check_data, validation_source
 
+DATA_ROOT = "; --data-root DIR names the folder that holds it"
+
 
 def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, bool]:
     """Return the validation images of a run, and whether they are training images, too.
@@ -34,14 +36,15 @@ def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, b
     return data.val, source == "train" and not data.config.data.hold_out
 
 
-def test_images(run: LoadedRun) -> Split:
-    """Return the test images of a run, without downloading anything; labels are of all of its targets.
+def test_images(run: LoadedRun, root: str | None = None) -> Split:  # noqa: PT028 - no test
+    """Return the test images of a run, as :func:`validation_images` those for validation.
 
     Raises:
         DataError: the data is missing or damaged, or has no test images.
+        ConfigError: ``root`` is given, but the data is read from no folder.
         RunError: it has changed.
     """
-    data = read_data(run)
+    data = read_data(run, root, advice=DATA_ROOT)
     if data.test is None:
         raise DataError("the data set has no test images")
     _refuse_changes(run, data, "test")

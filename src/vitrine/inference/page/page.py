@@ -74,6 +74,7 @@ def write_page(
     to: Path | None = None,
     *,
     dtype: str = "float32",
+    data_root: str | None = None,
     trust: Collection[str] = (),
     target: str = "",
 ) -> WrittenPage:
@@ -83,19 +84,23 @@ def write_page(
         folder: the run folder.
         to: the HTML file; ``None`` is ``page.html`` in the run folder, of a target that is given ``page_TARGET.html``.
         dtype: of the weights in the page, ``float32`` or ``float16``.
+        data_root: folder of the run's data; ``None`` is where it was in training.
         trust: as of :func:`vitrine.load_run`.
         target: as of :func:`vitrine.load_run`.
 
     Raises:
         RunError: there is no such run, it has not finished, its checkpoint is damaged, its classes do not fit, it
-            has parts that are not vitrine's, or the file cannot be written.
+            has parts that are not vitrine's, or the file cannot be written; with ``data_root``, also if the data there
+            has changed.
+        DataError: ``data_root`` is given, and lacks test images.
+        ConfigError: ``data_root`` is given, but the data is read from no folder.
     """
     record = RunRecord.open(folder)
     path = to or record.path / named_for(target, "page.html")
     check_target(path)
     _check(record)
     run = load_run(folder, trust=trust, target=target)
-    samples = sample_images(run)
+    samples = sample_images(run, data_root)
     text = render(run, samples, dtype)
     try:
         write_text(path, text)
@@ -148,20 +153,23 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
     )
 
 
-def sample_images(run: LoadedRun) -> Samples:
+def sample_images(run: LoadedRun, data_root: str | None = None) -> Samples:
     """Return the first test image of up to ``MAX_SAMPLES`` classes; none, with the reason, if there are none.
 
-    That is so, too, if they can't be read, or are not those of the run any more. Nothing is downloaded.
+    That is so, too, if they can't be read, or are not those of the run any more; with ``data_root``, this is an error.
+    Without it, nothing is downloaded.
     """
     data = run.config.data
     try:
-        split = test_images(run)
+        split = test_images(run, data_root)
         labels = split.labels if split.labels.dim() == 1 else split.labels[:, run.target_index]
         classes = np.unique(labels.numpy())
         chosen = classes[np.linspace(0, len(classes) - 1, min(MAX_SAMPLES, len(classes))).round().astype(int)]
         indices = torch.tensor([int((labels == label).nonzero()[0]) for label in chosen])
         ((pixels, _),) = split.batches([indices])
     except (VitrineError, OSError, ImportError) as error:
+        if data_root is not None:
+            raise
         none = torch.empty(0, data.in_channels, *data.image_hw, dtype=torch.uint8)
         return Samples(none, torch.empty(0, dtype=torch.int64), f"no test images in the page: {first_line(error)}")
     return Samples(pixels, labels[indices])
