@@ -19,11 +19,12 @@ from vitrine.cli import page
 from vitrine.cli.report import main
 from vitrine.data.datasets import load_dataset
 from vitrine.errors import RunError
-from vitrine.explain import explorer, observed
+from vitrine.explain import explorer, learned_sections, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
 from vitrine.explain.page import run_sections, write_run_page
 from vitrine.explain.results import curve_section, wrong_section
+from vitrine.inference.run_data import validation_images
 from vitrine.models import attended_patches
 
 SECTIONS = ["curves", "confusion", "classes", "calibration", "wrong", "patches", "filters", "positions"]
@@ -374,6 +375,34 @@ def test_pictures_that_have_moved_are_read_where_the_user_says(moved, tmp_path, 
     with pytest.raises(SystemExit, match="1"):
         command([str(record.path), "--to", str(path), "--data-root", "elsewhere"])
     assert capsys.readouterr().err == "vitrine: elsewhere is not a folder\n"
+
+
+def test_validation_images_are_shown_where_there_are_no_test_images(write_run, tmp_path, monkeypatch):
+    write_image_folder(tmp_path / "data")
+    data = ["data=imagefolder", f"data.root={tmp_path / 'data'}", "data.image_size=8", "patch=4"]
+    record = write_run(tmp_path, *data, classes=["a", "b"], logits=np.eye(2), labels=np.arange(2))
+    (record.path / "predictions.npz").unlink()
+    record.update(images={"train": 36, "val": 4, "test": 0})
+
+    def first_learned_section(images, *given):
+        model = images.run.model
+        return [learned_sections.patch_section(model.config, learned_sections._look(images, model, *given))]
+
+    monkeypatch.setattr("vitrine.explain.page.learned_sections", first_learned_section)
+    _, confusion, *others = run_sections(record)
+    assert confusion.title == "Confusion (validation images)"
+    note = "The data set has no test images: these are validation images, on which the epoch was selected. "
+    assert confusion.text.startswith(note)
+    run = load_run(record.path)
+    ((pixels, labels),) = validation_images(run)[0].batches([torch.arange(4)])
+    predicted = run.model(run.transform.normalised(pixels)).argmax(dim=1)
+    assert confusion.figures[0].numbers[1:] == [
+        [name, *(str(int(((labels == true) & (predicted == guess)).sum())) for guess in (0, 1))]
+        for true, name in enumerate("ab")
+    ]
+    said = [text for part in others for text in (part.text, *(one.caption for one in part.figures))]
+    assert sum("validation image" in text for text in said) == 3
+    assert not any("test image" in text for text in said)
 
 
 @pytest.mark.parametrize("hold_out", [True, False])

@@ -44,10 +44,14 @@ class Predictions:
         Raises:
             RunError: the file cannot be read, or labels and logits do not match.
         """
+        return cls.from_logits(run.logits, run.labels, run.name)
+
+    @classmethod
+    def from_logits(cls, logits: np.ndarray, labels: np.ndarray, name: object) -> "Predictions":
+        """Compute predictions from logits and labels; arguments and errors as of :func:`check_predictions`."""
         from scipy.special import softmax
 
-        labels, logits = run.labels, run.logits
-        check_predictions(logits, labels, run.name)
+        check_predictions(logits, labels, name)
         predicted = predicted_classes(logits, labels)
         if labels.ndim == 2:
             return cls._of_several(labels.astype(bool), predicted, np.nan_to_num(logits.astype(np.float64)))

@@ -32,13 +32,14 @@ BIASES = ("relative", "alibi2d")
 
 @dataclass(frozen=True)
 class Shown:
-    """Test images to look at, with what the model does with them.
+    """Images to look at, with what the model does with them.
 
     Attributes:
         pixels: (B, C, H, W) uint8.
         truth, guesses: names of the true and of the predicted class of each.
         observed: of each; empty if the model has no attention maps.
         measured: averages over more images.
+        kind: what one is called.
         problem: why there are none; empty otherwise.
     """
 
@@ -47,20 +48,21 @@ class Shown:
     guesses: Sequence[str]
     observed: Sequence[Observed]
     measured: Measured | None
+    kind: str = "test image"
     problem: str = ""
 
 
-def learned_sections(test_images: RunImages, predictions: Predictions | None, names: Sequence[str]) -> list[RunSection]:
+def learned_sections(run_images: RunImages, predictions: Predictions | None, names: Sequence[str]) -> list[RunSection]:
     """Return the sections on a model.
 
     Raises:
         RunError: the checkpoint is missing, damaged or refused, or names code that is not trusted.
     """
-    model = test_images.run.model
+    model = run_images.run.model
     if not isinstance(model, VisionTransformer):
-        text = f"The model, {test_images.run.config.model.name}, is not vitrine's: its parts are not known here."
+        text = f"The model, {run_images.run.config.model.name}, is not vitrine's: its parts are not known here."
         return [RunSection("learned", "What the model has learned", text)]
-    shown = _look(test_images, model, predictions, names)
+    shown = _look(run_images, model, predictions, names)
     found = [patch_section(model.config, shown), filter_section(model), position_section(model)]
     if problem := rollout_problem(model):
         return [*found, RunSection("attention", "Attention", f"There are no attention maps: {problem}.")]
@@ -70,43 +72,43 @@ def learned_sections(test_images: RunImages, predictions: Predictions | None, na
         *found,
         attention_section(model.config, shown),
         rollout_section(model.config, shown, names),
-        distance_section(model.config, shown.measured),
+        distance_section(model.config, shown),
         likeness_section(shown),
     ]
 
 
 def _look(
-    test_images: RunImages, model: VisionTransformer, predictions: Predictions | None, names: Sequence[str]
+    run_images: RunImages, model: VisionTransformer, predictions: Predictions | None, names: Sequence[str]
 ) -> Shown:
-    """Choose test images, and run the model on them."""
-    config, loaded = model.config, test_images.run
+    """Choose images, and run the model on them."""
+    config, loaded, kind = model.config, run_images.run, run_images.kind
     mistakes = [] if predictions is None else predictions.mistakes.tolist()
     try:
-        count = (loaded.record.facts.get("images") or {}).get("test") or 0
+        count = (loaded.record.facts.get("images") or {}).get(run_images.stage) or 0
         if predictions is not None:
             count = len(predictions.labels)
         if not count:
-            return _nothing("the data set has no test images")
+            return _nothing(f"the data set has no {kind}s")
         _, most = details(config.depth, config.heads, config.patches)
         chosen = chosen_images(count, mistakes, most)
         measured_on = evenly(count, how_many(float(loaded.record.facts.get("flops_per_image") or 1e9)))
-        pixels = test_images.pixels([*chosen, *measured_on])
-        labels = test_images.split.first_labels[chosen].tolist()
+        pixels = run_images.pixels([*chosen, *measured_on])
+        labels = run_images.split.first_labels[chosen].tolist()
     except (VitrineError, OSError, ImportError) as error:
         return _nothing(joined_lines(error))
     images = loaded.transform.normalised(torch.from_numpy(pixels))
     truth = [class_name(names, label) for label in labels]
     if rollout_problem(model):
-        return Shown(pixels[: len(chosen)], truth, [], [], None)
+        return Shown(pixels[: len(chosen)], truth, [], [], None, kind)
     observed = [observe(model, image) for image in images[: len(chosen)]]
     multi_label = loaded.config.data.multi_label
     predicted = [(one.logits > 0).tolist() if multi_label else int(one.logits.argmax()) for one in observed]
     guesses = [class_name(names, one) for one in predicted]
-    return Shown(pixels[: len(chosen)], truth, guesses, observed, measure(model, images[len(chosen) :]))
+    return Shown(pixels[: len(chosen)], truth, guesses, observed, measure(model, images[len(chosen) :]), kind)
 
 
 def _nothing(problem: str) -> Shown:
-    return Shown(np.empty((0, 1, 1, 1), np.uint8), [], [], [], None, problem)
+    return Shown(np.empty((0, 1, 1, 1), np.uint8), [], [], [], None, problem=problem)
 
 
 def patch_section(config: ViTConfig, shown: Shown) -> RunSection:
@@ -122,7 +124,7 @@ def patch_section(config: ViTConfig, shown: Shown) -> RunSection:
     if not len(shown.pixels):
         return RunSection("patches", "Patches", text)
     figure = maps.draw_patches(shown.pixels[0], config)
-    caption = f"A test image, {shown.truth[0]}, and its patches, numbered in rows from the top left."
+    caption = f"A {shown.kind}, {shown.truth[0]}, and its patches, numbered in rows from the top left."
     drawn = DrawnFigure("patches", "", caption, f"{caption} {text}", figure)
     return RunSection("patches", "Patches", text, [drawn])
 
@@ -245,7 +247,7 @@ def rollout_section(config: ViTConfig, shown: Shown, classes: Sequence[str]) -> 
     truth, guesses = ([names[index] for index in chosen] for names in (shown.truth, shown.guesses))
     figure = plots.attention(shown.pixels[chosen], values, truth, guesses, classes)
     caption = (
-        "Above test images with their classes, below the share of each patch in what the head reads, by attention "
+        f"Above {shown.kind}s with their classes, below the share of each patch in what the head reads, by attention "
         "rollout (arXiv:2005.00928), and the prediction."
     )
     described = "; ".join(_caption(true, guess) for true, guess in zip(truth, guesses, strict=True))
@@ -255,13 +257,14 @@ def rollout_section(config: ViTConfig, shown: Shown, classes: Sequence[str]) -> 
     return RunSection("rollout", "Rollout", text, [DrawnFigure("rollout", "", caption, alt, figure)])
 
 
-def distance_section(config: ViTConfig, measured: Measured | None) -> RunSection:
+def distance_section(config: ViTConfig, shown: Shown) -> RunSection:
     """Mean attention distance by depth."""
+    measured = shown.measured
     assert measured is not None
     count = config.patches
     uniform = float(attention_distances(torch.full((count, count), 1 / count), config.grid, config.stride))
     caption = (
-        f"Mean distance of a patch from the patches it attends to, over {plural(measured.images, 'test image')}: "
+        f"Mean distance of a patch from the patches it attends to, over {plural(measured.images, shown.kind)}: "
         "a point for each head (arXiv:2010.11929, figure 7). Low: a head looks nearby."
     )
     table = [["block", *(f"head {head + 1}" for head in range(config.heads))]]
@@ -280,7 +283,7 @@ def likeness_section(shown: Shown) -> RunSection:
     middle = np.median(values, axis=0)
     caption = (
         f"Mean cosine similarity of two patches of an image, by depth: median and middle half of "
-        f"{plural(shown.measured.images, 'test image')}."
+        f"{plural(shown.measured.images, shown.kind)}."
     )
     alt = f"{caption} It is {middle[0]:.2f} before the first block, and {middle[-1]:.2f} after the last."
     table = [["blocks passed", "median"], *([str(depth), f"{value:.3f}"] for depth, value in enumerate(middle))]

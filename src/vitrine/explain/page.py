@@ -97,20 +97,19 @@ def run_sections(
         RunError: its record is damaged.
         VitrineError: ``data_root`` is given, and its images are not those of the run.
     """
-    result = _result(record, trust)
-    predictions, problem = _predictions(result)
-    names = _class_names(record, 0 if predictions is None else result.logits.shape[1])
     run = load_run(record.path, trust=trust, allow_changed_code=allow_changed_code)
-    test_images = RunImages(result, run, data_root)
+    images = RunImages(_result(record, trust), run, data_root)
     if data_root is not None:
-        test_images.split  # noqa: B018 - raises here, not in a section, where a folder of the user's is wrong
+        images.split  # noqa: B018 - raises here, not in a section, where a folder of the user's is wrong
+    predictions, problem = _predictions(images)
+    names = _class_names(record, 0 if predictions is None else images.outputs)
     found = [curve_section(record)]
     if predictions is None:
         found.append(RunSection("predictions", "Predictions", problem))
     else:
-        found += prediction_sections(test_images, predictions, names)
+        found += prediction_sections(images, predictions, names)
     try:
-        found += learned_sections(test_images, predictions, names)
+        found += learned_sections(images, predictions, names)
     except VitrineError as error:
         found.append(
             RunSection("learned", "What the model has learned", f"There is no model to show: {joined_lines(error)}.")
@@ -147,15 +146,15 @@ def _result(record: RunRecord, trust: Collection[str]) -> RunResult:
     return here[0]
 
 
-def _predictions(result: RunResult) -> tuple[Predictions | None, str]:
-    """The predictions for the test images, or ``None`` and why there are none."""
-    assert result.folder is not None
-    if not (result.folder / "predictions.npz").is_file():
-        return None, f"The run is {result.status} and has no predictions for test images."
+def _predictions(images: RunImages) -> tuple[Predictions | None, str]:
+    """The predictions for the images, or ``None`` and why there are none."""
+    record = images.run.record
+    if images.stage == "test" and not (record.path / "predictions.npz").is_file():
+        return None, f"The run is {record.status} and has no predictions for test images."
     try:
-        return Predictions.of(result), ""
-    except RunError as error:
-        return None, f"{joined_lines(error)}."
+        return images.predictions(), ""
+    except (VitrineError, OSError, ImportError) as error:
+        return None, f"There are no predictions for {images.kind}s: {joined_lines(error)}."
 
 
 def _class_names(record: RunRecord, outputs: int) -> list[str]:

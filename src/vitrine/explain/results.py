@@ -1,6 +1,7 @@
 """Sections of the page on a run's results: curves, confusion, classes, calibration, images that it gets wrong."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import BINS
 from vitrine.text import class_name, listed, plural
@@ -62,18 +64,30 @@ def _range_figure(rates: Sequence[float], losses: Sequence[float], found: float)
     return DrawnFigure("lr_range", "Learning rate", caption, alt, figure, numbers)
 
 
-def prediction_sections(test_images: RunImages, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:
-    """Sections on the predictions for the test images."""
-    return [
-        confusion_section(predictions, names),
-        class_section(class_scores(predictions.labels, predictions.predicted, len(names)), names),
+def prediction_sections(images: RunImages, predictions: Predictions, names: Sequence[str]) -> list[RunSection]:
+    """Sections on the predictions for the images."""
+    found = [
+        confusion_section(predictions, names, images.kind),
+        class_section(class_scores(predictions.labels, predictions.predicted, len(names)), names, images.kind),
         calibration_section(calibration([predictions])),
-        wrong_section(test_images, predictions, names),
+        wrong_section(images, predictions, names),
     ]
+    if images.stage == "test":
+        return found
+    note = f"The data set has no test images: these are validation images, {_role(images.run)}."
+    found[0] = replace(found[0], text=f"{note} {found[0].text}")
+    return [replace(section, title=f"{section.title} (validation images)") for section in found]
 
 
-def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSection:
-    """The confusion matrix, as counts and as shares of the true class."""
+def _role(run: LoadedRun) -> str:
+    """What validation images were used for in training."""
+    if not run.record.holds_out:
+        return "which were trained on"
+    return "which selected nothing" if run.config.callbacks.monitor == "last" else "on which the epoch was selected"
+
+
+def confusion_section(predictions: Predictions, names: Sequence[str], kind: str = "test image") -> RunSection:
+    """The confusion matrix, as counts and as shares of the true class; ``kind`` is what an image is called."""
     if predictions.multi_label:
         text = "There is no matrix: an image has several labels, or none. The scores of the classes are below."
         return RunSection("confusion", "Confusion", text)
@@ -83,11 +97,11 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
     counts = confusion([predictions], len(names))
     sizes = np.bincount(predictions.labels, minlength=len(names))[: len(names)]
     wrong = counts - np.diag(np.diag(counts))
-    text, to_hundred = "Every test image is classified correctly.", ": each row sums to 100"
+    text, to_hundred = f"Every {kind} is classified correctly.", ": each row sums to 100"
     if mistakes := int((~predictions.correct).sum()):
         pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape))[0]
         most = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
-        text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), 'test image')}."
+        text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), kind)}."
         text += f" Most often: {listed(most)}." if most else ""
     if outside := int((predictions.predicted >= len(names)).sum()):
         text += f" {plural(outside, 'image was', 'images were')} taken for an output without a class."
@@ -120,14 +134,14 @@ def confusion_section(predictions: Predictions, names: Sequence[str]) -> RunSect
     return RunSection("confusion", "Confusion", text, figures)
 
 
-def class_section(scores: ClassScores, names: Sequence[str]) -> RunSection:
-    """Recall, precision and F1 of each class with intervals, the lowest F1 first."""
+def class_section(scores: ClassScores, names: Sequence[str], kind: str = "test image") -> RunSection:
+    """Recall, precision and F1 of each class with intervals, the lowest F1 first; an image is called ``kind``."""
     order = np.argsort(np.nan_to_num(scores.f1[:, 0], nan=2.0), kind="stable")[:MAX_CLASSES]
     known = [index for index in order if scores.support[index] > 0]
     if not known:
-        return RunSection("classes", "Classes", "No class has test images.")
+        return RunSection("classes", "Classes", f"No class has {kind}s.")
     text = "Recall is a class's accuracy; precision is the share of the images taken for it that are of it. "
-    text += "95 % intervals over test images: Wilson's; that of F1 follows from it."
+    text += f"95 % intervals over {kind}s: Wilson's; that of F1 follows from it."
     if len(names) > MAX_CLASSES:
         text += f" Of {len(names):,} classes, the {MAX_CLASSES} with the lowest F1 are listed."
     table = [["class", "images", "recall (%)", "precision (%)", "F1 (%)"]]
@@ -209,15 +223,15 @@ def draw_reliability(calibrated: Calibration) -> Figure:
     return figure
 
 
-def wrong_section(test_images: RunImages, predictions: Predictions, names: Sequence[str]) -> RunSection:
+def wrong_section(run_images: RunImages, predictions: Predictions, names: Sequence[str]) -> RunSection:
     """The images with the largest loss, and the mistakes that the model is most confident of."""
-    wrong = np.flatnonzero(~predictions.correct)
+    wrong, kind = np.flatnonzero(~predictions.correct), run_images.kind
     if not len(wrong):
-        return RunSection("wrong", "Wrong images", "Every test image is classified correctly.")
+        return RunSection("wrong", "Wrong images", f"Every {kind} is classified correctly.")
     worst = wrong[np.argsort(predictions.true_probability[wrong], kind="stable")][:SHOWN_WRONG]
     confident = predictions.mistakes[:SHOWN_WRONG]
     try:
-        pixels = test_images.pixels([*worst.tolist(), *confident.tolist()])
+        pixels = run_images.pixels([*worst.tolist(), *confident.tolist()])
     except (VitrineError, OSError, ImportError) as error:
         return RunSection("wrong", "Wrong images", f"The pixels are not available: {joined_lines(error)}.")
     true, guessed = ("labels", "wrong labels") if predictions.multi_label else ("class", "wrong class")
@@ -247,11 +261,11 @@ def wrong_section(test_images: RunImages, predictions: Predictions, names: Seque
         )
         caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
         caption += " That of several labels is as if they were independent." if predictions.multi_label else ""
-        heads = ["test image", true, "taken for", "probability (%)", f"of the {true} (%)"]
+        heads = [kind, true, "taken for", "probability (%)", f"of the {true} (%)"]
         figures.append(
             DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows, names), [heads, *rows])
         )
-    text = f"Of {plural(len(predictions.labels), 'test image')}, {plural(len(wrong), 'is', 'are')} wrong."
+    text = f"Of {plural(len(predictions.labels), kind)}, {plural(len(wrong), 'is', 'are')} wrong."
     text += " An image is right if all of its labels are." if predictions.multi_label else ""
     return RunSection("wrong", "Wrong images", text, figures)
 

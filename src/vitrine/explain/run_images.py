@@ -1,4 +1,4 @@
-"""The test images of a run, for the pictures of its page."""
+"""The images of a run that its page shows, and what the model predicts for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,17 @@ import numpy as np
 import torch
 
 from vitrine.compare.load import RunResult
+from vitrine.compare.predictions import Predictions
 from vitrine.data.image_dataset import Split
 from vitrine.errors import DataError
 from vitrine.inference.load import LoadedRun
-from vitrine.inference.run_data import test_images
+from vitrine.inference.predictor import Predictor
+from vitrine.inference.run_data import DATA_ROOT, test_images, validation_images
 
 
 @dataclass(frozen=True)
 class RunImages:
-    """The test images of a run, read when they are first asked for.
+    """The test images of a run, or, if its data has none, its validation images; read when they are first asked for.
 
     Attributes:
         result: the run with its stored predictions.
@@ -28,15 +30,33 @@ class RunImages:
     run: LoadedRun
     data_root: str | None = None
 
+    @property
+    def stage(self) -> str:
+        """``test``, or ``val`` where the data has no test images."""
+        images = self.result.facts.get("images") or {}
+        return "val" if images.get("test") == 0 and images.get("val") else "test"
+
+    @property
+    def kind(self) -> str:
+        """What one of them is called."""
+        return {"test": "test image", "val": "validation image"}[self.stage]
+
+    @property
+    def outputs(self) -> int:
+        """Number of the logits of :meth:`predictions`; raises as it does."""
+        return int(self.result.logits.shape[1]) if self.stage == "test" else self.run.config.model.num_classes
+
     @cached_property
     def split(self) -> Split:
-        """The test images.
+        """The images.
 
         Raises:
             DataError: they are missing or damaged, or their labels are not those of the stored predictions.
             ConfigError: :attr:`data_root` is given, but the data is read from no folder.
             RunError: they have changed since the training.
         """
+        if self.stage == "val":
+            return validation_images(self.run, self.data_root, advice=DATA_ROOT)[0]
         split = test_images(self.run, self.data_root)
         if self.result.labels_hash and not np.array_equal(split.first_labels.numpy(), self.result.labels):
             raise DataError("the data set has other test images than the run was tested on")
@@ -46,3 +66,17 @@ class RunImages:
         """Return images as the model sees them before normalisation, (B, C, H, W) uint8; raises as :attr:`split`."""
         ((images, _),) = self.split.batches([torch.tensor(list(indices))])
         return images.numpy()
+
+    def predictions(self) -> Predictions:
+        """Return what the model predicts for the images: as stored for test images, else computed.
+
+        Raises:
+            RunError: the stored predictions or the checkpoint cannot be read, or the images have changed.
+            DataError: as of :attr:`split`.
+        """
+        if self.stage == "test":
+            return Predictions.of(self.result)
+        predictor = Predictor(self.run.model, self.run.config, "auto", self.run.transform)
+        with predictor.hardware.set_up():
+            logits = predictor.logits_of(self.split)
+        return Predictions.from_logits(logits.numpy(), self.split.first_labels.numpy(), self.run.record.path)

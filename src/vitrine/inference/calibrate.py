@@ -3,12 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrine.data.image_dataset import Split
 from vitrine.errors import RunError
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
@@ -17,7 +15,6 @@ from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece
 
-BATCH = 256  # images
 TEMPERATURES = 0.01, 100.0  # between which one is searched
 
 
@@ -56,7 +53,7 @@ def calibrate(
     source = validation_source(data)
     check_data(run.record, data, accept=accept_changed_data, splits=[source], key="data_root")
     validation = data.val
-    logits, labels = _logits(predictor, validation), validation.labels
+    logits, labels = predictor.logits_of(validation), validation.labels
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     if temperature is None:
@@ -89,11 +86,6 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float | None:
     low, high = map(math.log, TEMPERATURES)
     found = minimize_scalar(loss, bounds=(low, high), method="bounded").x
     return math.exp(found) if min(found - low, high - found) > 1e-3 else None
-
-
-def _logits(predictor: Predictor, split: Split) -> Tensor:
-    parts = torch.arange(len(split)).split(BATCH)
-    return torch.cat([predictor.logits(images) for images, _ in split.batches(parts)])
 
 
 def _effect(logits: Tensor, labels: Tensor, temperature: float) -> str:

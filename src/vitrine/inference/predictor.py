@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.config import TrainConfig
+from vitrine.data.image_dataset import Split
 from vitrine.data.preparation import Preparation
 from vitrine.distributed.hardware import DTYPES, choose_hardware, gpus, on_one_device
 from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
+
+BATCH = 256  # images of a split that are read at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,11 @@ class Predictor:
         torch.cuda.empty_cache()
         self._most = tried // 2
         return self.logits(images)
+
+    def logits_of(self, split: Split) -> Tensor:
+        """Return logits (N, num_classes) of all images of a split; raises as :meth:`logits`."""
+        parts = torch.arange(len(split)).split(BATCH)
+        return torch.cat([self.logits(images) for images, _ in split.batches(parts)])
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return probabilities (B, num_classes) of images (B, C, H, W) uint8; float64 on the CPU.

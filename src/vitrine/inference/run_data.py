@@ -18,19 +18,20 @@ from vitrine.training.changed_data import check_data, validation_source
 DATA_ROOT = "; --data-root DIR names the folder that holds it"
 
 
-def validation_images(run: LoadedRun, root: str | None = None) -> tuple[Split, bool]:
+def validation_images(run: LoadedRun, root: str | None = None, *, advice: str = "") -> tuple[Split, bool]:
     """Return the validation images of a run, and whether they are training images, too.
 
     Args:
         run: the run; labels are of all of its targets.
         root: folder of its data; ``None`` is where it was in training, and downloads nothing.
+        advice: as of :func:`read_data`.
 
     Raises:
         DataError: the data is missing or damaged.
         ConfigError: ``root`` is given, but the data is read from no folder.
         RunError: it has changed.
     """
-    data = read_data(run, root)
+    data = read_data(run, root, advice=advice)
     source = validation_source(data)
     _refuse_changes(run, data, source)
     return data.val, source == "train" and not data.config.data.hold_out
