@@ -180,7 +180,8 @@ def test_pages_have_what_there_is_of_several_labels(run):
     assert "are wrong. An image is right if all of its labels are." in sections["wrong"].text
     assert [len(sections[key].figures) for key in ("classes", "calibration", "wrong", "rollout")] == [1, 1, 2, 1]
     wrong = sections["wrong"].figures[0].numbers
-    assert wrong[0] == ["test image", "labels", "taken for", "probability (%)", "of the labels (%)"]
+    assert wrong[0] == ["test image", "labels", "taken for", "probability (%)", "of the labels (%)", "file"]
+    assert all(row[-1] == f"{120 + int(row[0])}.png" for row in wrong[1:])
     assert all(set(cell.split(", ")) <= {*COLOURS, "none"} for row in wrong[1:] for cell in row[1:3])
     with pytest.raises(RunError, match="several labels per picture, and a page shows one"):
         write_page(run.record.path)

@@ -372,6 +372,8 @@ def test_pictures_that_have_moved_are_read_where_the_user_says(moved, tmp_path, 
     for given, is_missing in ([], True), (["--data-root", str(folder)], False):
         command([str(record.path), "--to", str(path), *given])
         assert (missing in path.read_text() + capsys.readouterr().out) is is_missing
+    if command is main:
+        assert all(f">test/{name}/11.png<" in path.read_text() for name in "ab"), "the files of wrong images"
     with pytest.raises(SystemExit, match="1"):
         command([str(record.path), "--to", str(path), "--data-root", "elsewhere"])
     assert capsys.readouterr().err == "vitrine: elsewhere is not a folder\n"

@@ -82,7 +82,9 @@ def test_images_taken_for_an_output_that_is_no_class_are_mistakes(others):
     ("wrong", "text"), [(1, "Of 2 test images, 1 is wrong."), (2, "Of 2 test images, 2 are wrong.")]
 )
 def test_wrong_images_are_counted_in_a_sentence(wrong, text):
-    images = SimpleNamespace(kind="test image", pixels=lambda chosen: np.zeros((len(chosen), 1, 8, 8), np.uint8))
+    images = SimpleNamespace(
+        kind="test image", pixels=lambda chosen: np.zeros((len(chosen), 1, 8, 8), np.uint8), files=lambda chosen: []
+    )
     found = Predictions(np.zeros(2, int), np.array([wrong - 1, 1]), np.full(2, 0.9), np.full(2, 0.1))
     assert wrong_section(images, found, ["a", "b"]).text == text
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
+from vitrine.data.decode import ImageFile
 from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
@@ -15,7 +17,7 @@ from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import BINS
-from vitrine.text import class_name, listed, plural
+from vitrine.text import class_name, listed, plural, printable
 from vitrine.training import plots
 from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
 from vitrine.training.lr_range import CURVE, read_curve
@@ -231,7 +233,8 @@ def wrong_section(run_images: RunImages, predictions: Predictions, names: Sequen
     worst = wrong[np.argsort(predictions.true_probability[wrong], kind="stable")][:SHOWN_WRONG]
     confident = predictions.mistakes[:SHOWN_WRONG]
     try:
-        pixels = run_images.pixels([*worst.tolist(), *confident.tolist()])
+        shown = [*worst.tolist(), *confident.tolist()]
+        pixels, files = run_images.pixels(shown), dict(zip(shown, run_images.files(shown), strict=False))
     except (VitrineError, OSError, ImportError) as error:
         return RunSection("wrong", "Wrong images", f"The pixels are not available: {joined_lines(error)}.")
     true, guessed = ("labels", "wrong labels") if predictions.multi_label else ("class", "wrong class")
@@ -261,29 +264,37 @@ def wrong_section(run_images: RunImages, predictions: Predictions, names: Sequen
         )
         caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
         caption += " That of several labels is as if they were independent." if predictions.multi_label else ""
+        named = [files[index] for index in chosen.tolist() if files]
         heads = [kind, true, "taken for", "probability (%)", f"of the {true} (%)"]
-        figures.append(
-            DrawnFigure(f"wrong_{key}", title, caption, alt, draw_images(images, rows, names), [heads, *rows])
-        )
+        figure, table = draw_images(images, rows, names, named), [heads, *rows]
+        if named:
+            table = [[*row, file] for row, file in zip(table, ["file", *map(printable, named)], strict=True)]
+        figures.append(DrawnFigure(f"wrong_{key}", title, caption, alt, figure, table))
     text = f"Of {plural(len(predictions.labels), kind)}, {plural(len(wrong), 'is', 'are')} wrong."
     text += " An image is right if all of its labels are." if predictions.multi_label else ""
     return RunSection("wrong", "Wrong images", text, figures)
 
 
 @styled()
-def draw_images(images: np.ndarray, rows: Sequence[Sequence[str]], classes: Sequence[str]) -> Figure:
-    """Draw images (B, C, H, W) uint8 in rows of four, each with its class, and what it was taken for."""
+def draw_images(
+    images: np.ndarray, rows: Sequence[Sequence[str]], classes: Sequence[str], files: Sequence[ImageFile] = ()
+) -> Figure:
+    """Draw images (B, C, H, W) uint8 in rows of four, each with its class, what it was taken for, and its file."""
     lines = -(-len(images) // 4)
-    figure = Figure(figsize=(WIDTH, 1.45 * lines))
+    figure = Figure(figsize=(WIDTH, (1.6 if files else 1.45) * lines))
     grid = figure.subplots(lines, 4, squeeze=False).ravel()
     for axes in grid[len(images) :]:
         axes.set_axis_off()
     _, truth, guesses, shares, _ = zip(*rows, strict=True)
     true_names, guessed_names = short_class_names(truth, classes, 12), short_class_names(guesses, classes, 9)
-    for axes, image, true, guess, share in zip(grid, images, true_names, guessed_names, shares, strict=False):
+    below = [f"{guess}, {float(share):.0f} %" for guess, share in zip(guessed_names, shares, strict=True)]
+    if files:
+        own_names = [file.name if isinstance(file, Path) else str(file) for file in files]
+        below = [f"{text}\n{name}" for text, name in zip(below, short_class_names(own_names, (), 15), strict=True)]
+    for axes, image, true, text in zip(grid, images, true_names, below, strict=False):
         plots.show_image(axes, image)
         axes.set_title(true, fontsize=8, pad=2)
-        axes.set_xlabel(f"{guess}, {float(share):.0f} %", fontsize=8, labelpad=2)
+        axes.set_xlabel(text, fontsize=7 if files else 8, labelpad=2)
     return figure
 
 

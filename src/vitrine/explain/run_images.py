@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.predictions import Predictions
+from vitrine.data.decode import ImageFile, ImageFiles
 from vitrine.data.image_dataset import Split
 from vitrine.errors import DataError
 from vitrine.inference.load import LoadedRun
@@ -66,6 +68,22 @@ class RunImages:
         """Return images as the model sees them before normalisation, (B, C, H, W) uint8; raises as :attr:`split`."""
         ((images, _),) = self.split.batches([torch.tensor(list(indices))])
         return images.numpy()
+
+    def files(self, indices: Sequence[int]) -> list[ImageFile]:
+        """Return the files of images, from ``data.root`` where they are in it; of arrays, none.
+
+        Raises as :attr:`split`.
+        """
+        stored = self.split.stored
+        if not isinstance(stored, ImageFiles):
+            return []
+        root = Path(self.data_root or self.run.config.data.root)
+        folder = root.parent if root.is_file() else root  # of a CSV file
+        files = [stored.paths[index] for index in indices]
+        return [
+            file.relative_to(folder) if isinstance(file, Path) and file.is_relative_to(folder) else file
+            for file in files
+        ]
 
     def predictions(self) -> Predictions:
         """Return what the model predicts for the images: as stored for test images, else computed.
