@@ -134,6 +134,7 @@ def test_a_label_is_given_at_its_own_probability(run, table, tmp_path, monkeypat
     for row, shares in zip(rows, probabilities, strict=True):
         order = [index for index in np.argsort(-shares) if shares[index] >= least]
         assert row["classes"] == ("|".join(COLOURS[index] for index in order) or "|")
+        assert set(row["label"].split("|")) <= {*COLOURS, ""}
         shown = [float(share) for share in row["probabilities"].split("|") if share]
         assert shown == pytest.approx([shares[index] for index in order], abs=1e-5)
     main(["predict", *given])

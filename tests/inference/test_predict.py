@@ -50,7 +50,9 @@ def test_a_run_predicts_what_it_predicted_in_training_image_by_image(predict, ru
     code, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv", "top_k=3")
     assert (code, err) == (0, "")
     found = rows(tmp_path / "x.csv")
-    assert list(found[0]) == ["path", "class", "probability", "class_2", "probability_2", "class_3", "probability_3"]
+    ranks = ["class", "probability", "class_2", "probability_2", "class_3", "probability_3"]
+    assert list(found[0]) == ["path", *ranks, "label"]
+    assert all(row["label"] == Path(row["path"]).parent.name for row in found)
     assert len(found) == 360
     assert_as_in_training(run, found, [int(row["path"][-9:-4]) for row in found], top_k=3)
     assert f"accuracy  {run.metrics['test/acc']:.4f} of 360 labelled pictures" in out
@@ -234,13 +236,16 @@ def test_results_never_replace_the_list_that_they_are_of(output, predict, run, p
 
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
+    some = zip(sorted((pictures / "5").iterdir()), [*"05", ""] * 20, strict=False)
+    (tmp_path / "some.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in some))
     for suffix in ("csv", "json", "parquet"):
-        assert predict(f"run={run.record.path}", f"input={pictures}/5", f"output=x.{suffix}", "confidence=0.14")[0] == 0
+        assert predict(f"run={run.record.path}", "input=some.csv", f"output=x.{suffix}", "confidence=0.14")[0] == 0
     in_json = json.loads((tmp_path / "x.json").read_text())
     assert pyarrow.read_table(tmp_path / "x.parquet").to_pylist() == in_json
     as_text = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in in_json]
     assert rows(tmp_path / "x.csv") == as_text
     assert {row["class"] is None for row in in_json} == {True, False}
+    assert [row["label"] for row in in_json[:3]] == ["0", "5", None]
     assert all((row["class"] is None) == (row["probability"] < 0.14) for row in in_json)
 
 
@@ -537,6 +542,10 @@ def test_labels_of_a_csv_file_give_metrics_and_wrong_ones_are_refused(predict, r
     (tmp_path / "some.csv").write_text("path,label\n" + listed)
     code, out, _ = predict(f"run={run.record.path}", "input=some.csv")
     assert code == 0
+    head, row, *_ = out.splitlines()
+    assert head.split() == ["class", "probability", "label", "path"]
+    assert row.split()[2:] == ["0", str(some[0])]
+    assert row.index(" 0  ") + 1 == head.index("label")
     assert f"of {len(some)} labelled pictures" in out
     (tmp_path / "some.csv").write_text(f"path,label\n{some[0]},ten\n")
     code, _, err = predict(f"run={run.record.path}", "input=some.csv")

@@ -54,8 +54,9 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     multi_label = runs[0].config.data.multi_label
     _check(options, classes, multi_label)
     _keep_input(options, pictures)
-    layout = Layout(options.top_k, options.confidence, multi_label)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    named, labelled = _with_known_labels(pictures, classes, notes, multi_label)
+    layout = Layout(options.top_k, options.confidence, multi_label, labelled)
     for run in runs:
         if (status := run.record.status) != "finished":
             path = one_line(run.record.path)
@@ -71,7 +72,6 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             _calibrate(runs, predictors, options, report)
         threshold = THRESHOLD if options.confidence is None else options.confidence
         ensemble = Ensemble(predictors, classes, options.top_k, threshold, multi_label=multi_label)
-        named = _with_known_labels(pictures, classes, notes, multi_label)
         journal = None
         if options.output is not None:
             made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
@@ -172,10 +172,13 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
 
 
-def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, multi_label: bool) -> Iterator[Listed]:
-    """Return the pictures, with labels only if these are the runs' classes: folders need not be classes."""
+def _with_known_labels(
+    pictures: Pictures, classes: list[str], notes: Console, multi_label: bool
+) -> tuple[Iterator[Listed], bool]:
+    """Return the pictures and whether they have labels: only if these are the runs' classes, as folders need not be."""
+    unlabelled = ((path, "") for path, _ in pictures)
     if multi_label and not pictures.has_labels:
-        return ((path, "") for path, _ in pictures)
+        return unlabelled, False
     unknown = [name for name in pictures.folders if name not in classes]
     if not pictures.has_labels and (unknown or not pictures.folders):
         if len(unknown) < len(pictures.folders):  # some are
@@ -183,11 +186,11 @@ def _with_known_labels(pictures: Pictures, classes: list[str], notes: Console, m
             hint = did_you_mean(nearest(unknown[0], classes))
             note = f"no metrics: {listed(unknown, 3)}, {folders}, are not classes of the run{hint}"
             notes.print(f"vitrine: {one_line(note)}")
-        return ((path, "") for path, _ in pictures)
+        return unlabelled, False
     known = frozenset(classes)
     if pictures.has_labels:
-        return _checked_labels(pictures, known, multi_label)
-    return iter(pictures)
+        return _checked_labels(pictures, known, multi_label), True
+    return iter(pictures), True
 
 
 def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], multi_label: bool) -> Iterator[Listed]:

@@ -33,7 +33,7 @@ class Report:
     def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
         self.options = options
         self.layout = layout
-        self.width = max(len(one_line(name)) for name in [*classes, *layout.columns[1::2]])
+        self.width = max(len(one_line(name)) for name in [*classes, *layout.answers[::2]])
         self.notes = notes
         self.unreadable = self.paged = 0
         self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
@@ -133,17 +133,20 @@ class Report:
 
     def _print(self, rows: Sequence[Row]) -> None:
         """Print rows of the table, below its head."""
-        names = self.layout.columns[1:]
+        names, labelled = self.layout.answers, self.layout.labelled
         if not self._shown:
             self._shown = True
-            heads = zip(names[::2], names[1::2], strict=True)
-            print("  ".join(f"{name:<{self.width}}  {value}" for name, value in heads), " path", flush=True)
+            heads = [f"{name:<{self.width}}  {value}" for name, value in zip(names[::2], names[1::2], strict=True)]
+            heads += [f"{'label':<{self.width}}"] * labelled
+            print("  ".join(heads), " path", flush=True)
         for row in rows:
             path, *cells = self.layout.cells(row)
-            columns = zip(cells[::2], cells[1::2], map(len, names[1::2]), strict=True)
+            answers = cells[: len(names)]
+            columns = zip(answers[::2], answers[1::2], map(len, names[1::2]), strict=True)
             shown = [
                 f"{one_line(name or '-'):<{self.width}}  {_number(value):>{wide}}" for name, value, wide in columns
             ]
+            shown += [f"{one_line(row.label or '-'):<{self.width}}"] * labelled
             print("  ".join(shown), f" {one_line(path)}", flush=True)
 
 

@@ -56,30 +56,37 @@ class Layout:
         top_k: number of classes of each picture.
         confidence: least probability of a class that is given.
         multi_label: whether pictures have several labels: ``cat|dog`` and ``0.98|0.7`` are then a cell each.
+        labelled: whether the true classes of pictures are known, which come last.
     """
 
     top_k: int = 1
     confidence: float | None = None
     multi_label: bool = False
+    labelled: bool = False
+
+    @property
+    def answers(self) -> list[str]:
+        """Names of the model's columns: class, probability, class_2, ...; or classes, probabilities."""
+        if self.multi_label:
+            return ["classes", "probabilities"]
+        ranks = ["", *(f"_{rank}" for rank in range(2, self.top_k + 1))]
+        return [f"{name}{rank}" for rank in ranks for name in ("class", "probability")]
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns: path, class, probability, class_2, ...; or path, classes, probabilities."""
-        if self.multi_label:
-            return ["path", "classes", "probabilities"]
-        ranks = ["", *(f"_{rank}" for rank in range(2, self.top_k + 1))]
-        return ["path", *(f"{name}{rank}" for rank in ranks for name in ("class", "probability"))]
+        """Names of all columns: path, :attr:`answers`, label."""
+        return ["path", *self.answers, *["label"] * self.labelled]
 
     def cells(self, row: Row) -> list[Cell]:
-        """Return the values of :attr:`columns`: ``None`` for classes in doubt, and for all of an unreadable picture."""
-        if self.multi_label:
-            if row.error:
-                return [row.path, None, None]
-            return [row.path, join_labels(row.classes), SEPARATOR.join(map(str, row.probabilities))]
-        names: list[Cell] = [None] * self.top_k if self.is_doubtful(row) else [*row.classes]
-        pairs = zip(names, row.probabilities, strict=False)
-        cells = [row.path, *(cell for pair in pairs for cell in pair)]
-        return [*cells, *[None] * (1 + 2 * self.top_k - len(cells))]
+        """Return the values of :attr:`columns`: ``None`` for classes in doubt, unreadable pictures, unknown labels."""
+        cells: list[Cell] = []
+        if self.multi_label and not row.error:
+            cells = [join_labels(row.classes), SEPARATOR.join(map(str, row.probabilities))]
+        elif not self.multi_label:
+            names: list[Cell] = [None] * self.top_k if self.is_doubtful(row) else [*row.classes]
+            cells = [cell for pair in zip(names, row.probabilities, strict=False) for cell in pair]
+        cells += [None] * (len(self.answers) - len(cells))
+        return [row.path, *cells, *[row.label or None] * self.labelled]
 
     def is_doubtful(self, row: Row) -> bool:
         """Whether the likeliest class has a lower probability than :attr:`confidence`."""
