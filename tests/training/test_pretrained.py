@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import zipfile
 from copy import deepcopy
 
@@ -18,10 +19,14 @@ from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from vitrine import compose, fit, resume
 from vitrine.config.model import ViTConfig
+from vitrine.config.serialize import to_plain
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.errors import ConfigError, RunError
 from vitrine.models import VisionTransformer
+from vitrine.runs import RunRecord
 from vitrine.training import stored_weights
+from vitrine.training.changed_data import data_facts
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.stored_weights import StoredWeights, under_our_names
 
@@ -76,6 +81,37 @@ def test_the_head_is_new_where_any_target_has_other_classes():
     assert kept(animal=["ant", "bee", "ba\u0308r"], place=["home", "park"]), "in another form of Unicode"
     assert not kept(animal=["ant", "bee", "b\u00e4r"], place=["lake", "moon"])
     assert not kept(animal=["ant", "bee", "cow"], place=["home", "park"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ([], None),
+        (["data.hold_out=false"], None),
+        (["data.val_seed=3"], "data.val_seed=0 validates on images that it was not trained on"),
+        (["data.root=moved", "data.val_seed=3"], "data.val_seed=0 validates on images that it was not trained on"),
+        (["data.root=others", "data.val_seed=3"], None),
+        (["more"], "give the data a validation split of its own"),
+        (["trained on all"], "give the data a validation split of its own"),
+    ],
+)
+def test_validation_images_that_the_weights_were_trained_on_are_reported(tmp_path, monkeypatch, changes, hint):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("pictures", "moved", "others"):
+        write_image_folder(tmp_path / folder, classes=("a", "b" if folder == "others" else "c"))
+
+    def data(*overrides):
+        given = ["data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=4", "data.storage=disk"]
+        return ImageDataModule(compose([*SMALL, *given, *overrides]))
+
+    record, trained = RunRecord.create(tmp_path, "run"), data(*["data.hold_out=false"] * ("trained on all" in changes))
+    record.write_config(to_plain(trained.config))
+    record.update(**data_facts(trained))
+    if "more" in changes:
+        shutil.copy("pictures/train/a/0.png", "pictures/train/a/20.png")
+    warning = Pretrained("R", {}, [], record=record).leakage(data(*(change for change in changes if "=" in change)))
+    problem = "was trained on this data: validation images may be among its training images, and val/acc too high"
+    assert warning == (f"warning: model.pretrained=R {problem}; {hint}" if hint else "")
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.pth", "weights.bin"])

@@ -116,8 +116,9 @@ def fit(
             check_class_names(config.loss, data.dataset.classes)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
-                if ranks.rank == 0 and (note := pretrained.other_statistics(config.data)):
-                    report(note)
+                for note in (pretrained.other_statistics(config.data), pretrained.leakage(data)):
+                    if note and ranks.rank == 0:
+                        report(note)
             ranks.wait_for_all()  # nothing is written before every rank has its data
             attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]

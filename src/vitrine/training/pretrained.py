@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
 from vitrine.config.trust import TRUST_ALL
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import ImageDataset
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
@@ -43,6 +45,7 @@ TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_pa
 TRAINING |= {"init_options", "same_init_layers"}
 ARCHITECTURE = NAMES - SIZES - TRAINING
 PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
+SPLIT_KEYS = ("val_fraction", "val_seed", "folds", "fold", "group")
 CLOSE = 1e-3  # of the largest feature; rounding and norm_eps change less
 
 
@@ -57,6 +60,7 @@ class Pretrained:
         classes: names of the classes that the head was trained on, by target, in the order of its outputs; ``None`` if
             unknown.
         statistics: ``mean`` and ``std`` of the channels with which their images were normalised; empty if unknown.
+        record: the run that holds them; ``None`` if they are in no run folder.
     """
 
     source: str
@@ -64,6 +68,7 @@ class Pretrained:
     changes: list[str]
     classes: list[list[str]] | None = None
     statistics: dict[str, list[float]] = field(default_factory=dict)
+    record: RunRecord | None = None
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
@@ -92,7 +97,10 @@ class Pretrained:
             facts["heads"] = getattr(found.timm.blocks[0].attn, "num_heads", config.heads)
         if faults := _differences(facts, config) + _other_channels(weights, config, stored):
             raise ConfigError(faults)
-        start = cls(config.pretrained, *_fit(weights, config, stored), _classes(config.pretrained), found.statistics)
+        record = _record(config.pretrained)
+        adapted = _fit(weights, config, stored)
+        classes = None if record is None else _classes(record)
+        start = cls(config.pretrained, *adapted, classes, found.statistics, record)
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
@@ -122,6 +130,33 @@ class Pretrained:
         what = f"model.pretrained={self.source}: the weights were trained with another normalisation; to use it"
         return f"{what}: {' '.join(overrides)}" if overrides else ""
 
+    def leakage(self, data: ImageDataModule) -> str:
+        """Return a warning if validation images are drawn from images that the weights may have been trained on.
+
+        It is empty if they are those that the weights were validated on, or if the weights are of no run on this data.
+
+        Args:
+            data: the images, with a fingerprint.
+        """
+        config = data.config.data
+        if self.record is None or data.train_val_split is None or not config.hold_out:
+            return ""
+        facts, stored = self.record.facts, self.record.config.get("data") or {}
+        known, now = ((given or {}).get("train") for given in (facts.get("data_fingerprint"), data.dataset.fingerprint))
+        root = Path(str(stored.get("root")))
+        same_root = stored.get("name") == config.name and root.resolve() == Path(config.root).resolve()
+        same_images, held_out = known == now is not None, self.record.holds_out
+        same_split = held_out and facts.get("validation") == data.validation_hash
+        if same_split or not (same_root or same_images):
+            return ""
+        hint = "give the data a validation split of its own"
+        drawn = {key: stored[key] for key in SPLIT_KEYS if key in stored and stored[key] != getattr(config, key)}
+        if same_images and held_out and drawn:
+            overrides = " ".join(f"data.{key}={as_override(value)}" for key, value in drawn.items())
+            hint = f"{overrides} validates on images that it was not trained on"
+        problem = "was trained on this data: validation images may be among its training images, and val/acc too high"
+        return f"warning: model.pretrained={self.source} {problem}; {hint}"
+
     def copy_to(self, model: nn.Module) -> None:
         """Copy the weights to ``model``, which keeps its own head if they have none.
 
@@ -136,13 +171,16 @@ class Pretrained:
         return head | self.weights
 
 
-def _classes(source: str) -> list[list[str]] | None:
-    """Return the classes of the run that holds the weights, by target; ``None`` if they are in no run folder."""
+def _record(source: str) -> RunRecord | None:
+    """Return the run that holds the weights; ``None`` if they are in no run folder."""
     path = weights_file(source)
     run = path.parent.parent
-    if path.suffix != ".ckpt" or not (run / "run.json").is_file():
-        return None
-    facts = RunRecord.open(run).facts
+    return RunRecord.open(run) if path.suffix == ".ckpt" and (run / "run.json").is_file() else None
+
+
+def _classes(record: RunRecord) -> list[list[str]]:
+    """Return the classes of a run by target."""
+    facts = record.facts
     return [list(map(nfc, names or ())) for names in (facts.get("targets") or {"": facts.get("classes")}).values()]
 
 
