@@ -46,7 +46,7 @@ def start(console: Console, record: RunRecord, *overrides: str, devices: int = 1
     rate = [] if "finetune=linear_probe" in overrides else ["optimizer.lr=0.003"]
     config = composed("model=vit_nano", "position=learned", *rate, "seed=7", *overrides)
     hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
-    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE)
+    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE, classes="a: 9, b: 3 in train")
 
 
 def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
@@ -55,7 +55,7 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     for fact in (
         "digits: 8x8x1, 10 classes; 1,294 train, 143 val",
         "ViT 64 wide, 4 deep, 4 heads",
-        "images in memory: 92 kB",
+        "classes a: 9, b: 3 in train images in memory: 92 kB",
         "16 tokens of 2x2 pixels",
         "position learned, pool mean",
         "1,234,567",
@@ -121,6 +121,7 @@ def test_a_file_gets_a_whole_line_for_each_fact_and_no_control_codes(tmp_path):
     lines = console.file.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "data",
+        "classes",
         "images",
         "model",
         "parameters",

@@ -102,9 +102,11 @@ def confusion_section(predictions: Predictions, names: Sequence[str], kind: str 
     text, to_hundred = f"Every {kind} is classified correctly.", ": each row sums to 100"
     if mistakes := int((~predictions.correct).sum()):
         pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape))[0]
-        most = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
+        often = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
         text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), kind)}."
-        text += f" Most often: {listed(most)}." if most else ""
+        text += f" Most often: {listed(often)}." if often else ""
+    most = int(sizes.argmax())
+    text += f" Always answering {names[most]} would be right for {100 * sizes[most] / len(predictions.labels):.2f} %."
     if outside := int((predictions.predicted >= len(names)).sum()):
         text += f" {plural(outside, 'image was', 'images were')} taken for an output without a class."
         to_hundred = ""

@@ -41,13 +41,14 @@ def show_start(
     sizes: Mapping[str, int],
     storage: str,
     pretrained: Sequence[str] | None = None,
+    classes: str = "",
 ) -> None:
-    """Print a table of data, model, parameters, FLOPs, device, precision, run folder and loggers."""
+    """Print a table of data, classes, model, parameters, FLOPs, device, precision, run folder and loggers."""
     model, data = config.model, config.data
-    classes = [plural(count, "class", "classes") for count in data.classes_per_target]
+    targets = [plural(count, "class", "classes") for count in data.classes_per_target]
     if len(data.targets) > 1:
-        classes = [f"{name} of {count}" for name, count in zip(data.targets, classes, strict=True)]
-    layout = f"{format_size(data.image_size)}x{data.in_channels}, {listed(classes)}"
+        targets = [f"{name} of {count}" for name, count in zip(data.targets, targets, strict=True)]
+    layout = f"{format_size(data.image_size)}x{data.in_channels}, {listed(targets)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
     images = plural(min(data.batch_size, sizes["train"]), "image")
@@ -61,6 +62,7 @@ def show_start(
         architecture = f"{model.name}({options})"
     rows = {
         "data": f"{data.name}: {layout}; {split}",
+        **({"classes": classes} if classes else {}),
         "images": storage,
         "model": architecture,
         "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",

@@ -29,6 +29,7 @@ from vitrine.text import report
 from vitrine.tracking.loggers import RunLogger, start_trackers
 from vitrine.training.attempt import begin_attempt
 from vitrine.training.callbacks import PruningRule, stopped_before
+from vitrine.training.class_sizes import class_sizes
 from vitrine.training.compile import Compiled
 from vitrine.training.console import (
     quiet_libraries,
@@ -199,7 +200,8 @@ def _lead(
         facts["training_flops_phases"] = flops_phases(by_epoch)
     record.update(**facts)
     changes = None if run.pretrained is None else run.pretrained.changes
-    show_start(console, config, record, run.hardware, facts, data.sizes, data.placement.line, changes)
+    place, classes = data.placement.line, class_sizes(data)
+    show_start(console, config, record, run.hardware, facts, data.sizes, place, changes, classes)
     if config.optimizer.lr == AUTO:
         from vitrine.training.plots import draw_lr_range  # imports matplotlib
 

@@ -1,0 +1,42 @@
+"""How many training images each class has, and the accuracy of always answering the class that has the most."""
+
+import torch
+
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.image_dataset import Split
+
+MAX_LISTED = 12  # classes that are listed one by one
+UNEVEN = 10  # times as many training images in one class as in another: balanced sampling is advised
+
+
+def class_sizes(data: ImageDataModule) -> str:
+    """Describe the classes, of several targets those of the first, in a line.
+
+    ``viel: 271, rar: 7 in train; accuracy of always viel: 0.9688 on validation, 0.6667 on test``
+    """
+    config, names = data.config, data.dataset.classes
+    counts = _counts(data.train, len(names))
+    if len(names) <= MAX_LISTED:
+        text = ", ".join(f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)) + " in train"
+    else:
+        text = f"{min(counts):,} to {max(counts):,} images each in train"
+    if config.data.multi_label:
+        return text
+    always: dict[str, list[str]] = {}
+    for stage, split in {"validation": data.val, "test": data.test}.items():
+        if split is not None:
+            of_split = _counts(split, len(names))
+            most = max(of_split)
+            always.setdefault(names[of_split.index(most)], []).append(f"{most / len(split):.4f} on {stage}")
+    text += "".join(f"; accuracy of always {name}: {', '.join(shares)}" for name, shares in always.items())
+    is_evened_out = config.data.sampling == "balanced" or config.loss.class_weights is not None
+    if max(counts) > UNEVEN * min(count for count in counts if count) and not is_evened_out:
+        text += "; data.sampling=balanced draws each class equally often"
+    return text
+
+
+def _counts(split: Split, classes: int) -> list[int]:
+    """Return the number of images of each class."""
+    labels = split.first_labels
+    counts = labels.sum(dim=0, dtype=torch.int64) if labels.dim() == 2 else labels.bincount(minlength=classes)
+    return [int(count) for count in counts[:classes].tolist()]
