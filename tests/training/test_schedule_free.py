@@ -40,3 +40,11 @@ def test_the_average_is_validated_saved_and_tested(tmp_path):
     assert (kept - now).abs().max() > 1e-5
     assert record.metrics["test/acc"] > 0.25, "chance is 0.1"
     assert torch.equal(load_run(record.path).model.head.weight, kept)
+
+
+def test_others_of_its_authors_are_switched_likewise(tmp_path):
+    words = [*WORDS[:-1], "optimizer=schedulefree.SGDScheduleFree", "schedule=constant", "trainer.compile=nothing"]
+    run_dir = fit(compose([*words, "debug.limit_batches=2", f"paths.output_dir={tmp_path}"])).run_dir
+    checkpoint = torch.load(RunRecord(run_dir).best, weights_only=True)
+    kept, now = (checkpoint[state]["model.head.weight"] for state in ("state_dict", "current_model_state"))
+    assert not torch.equal(kept, now)

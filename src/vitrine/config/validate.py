@@ -19,6 +19,7 @@ from vitrine.config.metric_faults import metric_faults
 from vitrine.config.model_faults import unread_positions, vit_faults
 from vitrine.config.parts import is_dotted, load, part_faults
 from vitrine.config.schedule import KEYS_OF_SCHEDULES, schedule_faults
+from vitrine.config.schedule_free import schedule_free_faults
 from vitrine.config.schema import (
     AUTO,
     LEVELS,
@@ -175,25 +176,6 @@ def _finetuning(config: TrainConfig) -> Iterator[Fault]:
 def _image_sizes(config: TrainConfig) -> Iterator[Fault]:
     trainer, deterministic = config.trainer, config.trainer.deterministic
     yield from image_schedule_faults(trainer.image_schedule, config.model, config.finetune, deterministic=deterministic)
-
-
-def _schedule_free(config: TrainConfig) -> Iterator[Fault]:
-    model, schedule = config.model, config.schedule
-    if config.optimizer.name != "schedule_free":
-        return
-    if schedule.name != "constant":
-        problem = "lowers the learning rate, which optimizer=schedule_free does without; must be constant"
-        yield Fault("schedule", schedule.name, problem, "schedule=constant_with_warmup")
-    if config.optimizer.betas is not None and config.optimizer.betas[:1] == [0]:
-        problem = "must begin above 0 with optimizer=schedule_free, which divides by it"
-        yield Fault("optimizer.betas", str(config.optimizer.betas), problem, "optimizer.betas=[0.9,0.999]")
-    if config.callbacks.ema is not None:
-        problem = "averages weights, which optimizer=schedule_free does itself"
-        yield Fault("callbacks.ema", "", problem, "callbacks=default")
-    for key, value in (("norm", "batchnorm"), ("patch_embed", "conv_stem")):
-        if getattr(model, key) == value:
-            problem = "keeps statistics of the weights in training, and optimizer=schedule_free evaluates others"
-            yield Fault(f"model.{key}", value, problem)
 
 
 def _schedule_options(config: TrainConfig) -> Iterator[Fault]:
@@ -361,7 +343,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
     (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
-    ((), _schedule_free),
+    (("optimizer.name",), schedule_free_faults),
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS_OF_SCHEDULES)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("model.attention", "model.attention_kernel"), _attention_kernel),

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.schedule import ScheduleConfig
+from vitrine.config.schedule_free import is_schedule_free
 from vitrine.config.schema import AUTO, OptimizerConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.distributed.rendezvous import Ranks
@@ -127,7 +128,7 @@ def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ran
     rising = RisingRate(run.config.optimizer)
     stop = GracefulStop(None, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     callbacks: list[Callback] = [rising, stop]
-    if run.config.optimizer.name == "schedule_free":
+    if is_schedule_free(run.config.optimizer):
         callbacks.append(ScheduleFreeWeights())
     with isolate_rng(), restored_handlers(), failing_in_one_line(run.config):
         copy = deepcopy(module)

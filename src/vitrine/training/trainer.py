@@ -15,6 +15,7 @@ from torch import Tensor
 from vitrine.config import TrainConfig
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import build_list
+from vitrine.config.schedule_free import is_schedule_free
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.feature_source import Extract
 from vitrine.distributed.hardware import lightning_deterministic
@@ -180,7 +181,7 @@ def _configured_callbacks(config: TrainConfig) -> list[Callback]:
     callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
     if (average := config.callbacks.ema) is not None:
         callbacks.append(ExponentialMovingAverage(average.decay))
-    if config.optimizer.name == "schedule_free":
+    if is_schedule_free(config.optimizer):
         callbacks.append(ScheduleFreeWeights())
     if (stopping := config.callbacks.early_stopping) is not None:
         callbacks.append(EarlyStopping(stopping))
