@@ -4,9 +4,11 @@ import pytest
 import torch
 from helpers.running import SMALL
 from helpers.user_parts import enter_lab
+from lightning.pytorch.callbacks import LambdaCallback
 
 from vitrine import compose, fit
 from vitrine.config.parts import PartError
+from vitrine.errors import RunError
 from vitrine.training.lit_module import Classifier
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -52,3 +54,14 @@ def test_an_optimizer_that_does_not_let_gradients_be_clipped_is_refused_in_its_f
     overrides = [*SMALL, f"optimizer={LAB}.optimizers.Plain", "debug.limit_batches=1", f"paths.output_dir={tmp_path}"]
     with pytest.raises(PartError, match=r"Plain ignores trainer.gradient_clip_val: its step must call closure\(\)"):
         fit(compose(overrides))
+
+
+def add_weights(trainer, *_):
+    trainer.optimizers[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+
+
+@pytest.mark.parametrize("when", ["on_train_start", "on_train_batch_start"])
+def test_weights_that_a_callback_adds_to_the_optimiser_are_refused_in_the_first_step(tmp_path, when):
+    config = compose([*SMALL, "trainer.compile=nothing", "debug.limit_batches=1", f"paths.output_dir={tmp_path}"])
+    with pytest.raises(RunError, match="a callback added weights to the optimiser, which has all of them"):
+        fit(config, callbacks=[LambdaCallback(**{when: add_weights})])

@@ -13,6 +13,7 @@ from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import key_facts, keys, sections_where, value_at
+from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
@@ -344,6 +345,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("model.depth", "finetune.blocks"), _finetuning),
     (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
     (("optimizer.name",), schedule_free_faults),
+    (("optimizer.name", "callbacks.parts"), callback_faults),
     (tuple(f"schedule.{key}" for key in ("warmup", *KEYS_OF_SCHEDULES)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("model.attention", "model.attention_kernel"), _attention_kernel),

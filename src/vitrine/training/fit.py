@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.part_failures import failing_in_one_line
 from vitrine.config.parts import names_of
 from vitrine.config.schema import AUTO
@@ -92,7 +93,7 @@ def fit(
         claim: the lock of ``folder``, if the caller holds it.
 
     Raises:
-        ConfigError: ``config`` is invalid; nothing has been written.
+        ConfigError: ``config`` is invalid, or a callback cannot work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
         RunError: the run folder can't be written, the initial weights can't be read, or another rank failed.
         DiskFull: the disk is full; the run can be resumed.
@@ -105,7 +106,7 @@ def fit(
         raise ConfigError(
             [Fault("config", "", f"must be what compose returns, fit(compose([...])), not {type(config).__name__}")]
         )
-    if found := train_faults(config):
+    if found := train_faults(config) or list(callback_faults(config, callbacks)):
         raise ConfigError(found)
     inherited, config = config.like, replace(config, like=None)
     with quiet_libraries(), together() as ranks:

@@ -22,7 +22,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.data.epoch_plan import derive_seed
 from vitrine.data.image_dataset import Batch
 from vitrine.data.preparation import normalised
-from vitrine.errors import Diverged
+from vitrine.errors import Diverged, RunError
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.finetune import freeze
 from vitrine.training.losses import build_loss, mean_loss
@@ -140,11 +140,18 @@ class Classifier(pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
+        self.refuse_added_weights()
         # A resumed run may have more epochs than its checkpoint, and so another rate at this step.
         for group, lr, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
             group["lr"] = lr * factor(schedule.last_epoch)
         # Restored from a checkpoint before the module was moved to its device.
         self.unlogged = [(loss.to(self.device), right.to(self.device)) for loss, right in self.unlogged]
+
+    def refuse_added_weights(self) -> None:
+        """Raise RunError where a callback has added a parameter group, for which the schedule has no rate."""
+        if len(self.optimizer.param_groups) != len(self.schedule.lr_lambdas):
+            problem = "a callback added weights to the optimiser, which has all of them, and a schedule for no others"
+            raise RunError(f"{problem}; to freeze some, set requires_grad in on_train_batch_start")
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout from (seed, step, rank), so that no random state has to be saved; choose the images' size."""
@@ -188,6 +195,7 @@ class Classifier(pl.LightningModule):
         if not self.clipped:
             problem = "ignores trainer.gradient_clip_val: its step must call closure(), as torch.optim.Optimizer's does"
             raise PartError(self.config.optimizer.name, problem)
+        self.refuse_added_weights()
         self.schedule.step()
         self.broadcast_batch_norms()  # before a callback averages them
         if parts > 1:
