@@ -68,19 +68,23 @@ def images(size=16, channels=3):
     return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_head_is_new_where_any_target_has_other_classes():
-    run = Pretrained("run", {"head.weight": torch.zeros(5, 8)}, [], [["ant", "bee", "b\u00e4r"], ["home", "park"]])
-
-    def kept(**targets):
+def test_the_head_is_new_where_any_target_is_another_or_has_other_classes():
+    def kept(trained, **targets):
+        run = Pretrained("run", {"head.weight": torch.zeros(5, 8)}, [], list(trained.items()))
         split = Split(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.zeros(1, 2, dtype=torch.int64))
         start = run.for_classes_of(ImageDataset(["ant", "bee", "cat"], split, None, None, targets=targets))
-        assert start.changes == ([] if start.weights else ["new head for 5 classes: that of the weights is for others"])
+        change = f"new head for {sum(map(len, targets.values()))} classes: that of the weights is for others"
+        assert start.changes == ([] if start.weights else [change])
         return bool(start.weights)
 
-    assert kept(animal=["ant", "bee", "b\u00e4r"], place=["home", "park"])
-    assert kept(animal=["ant", "bee", "ba\u0308r"], place=["home", "park"]), "in another form of Unicode"
-    assert not kept(animal=["ant", "bee", "b\u00e4r"], place=["lake", "moon"])
-    assert not kept(animal=["ant", "bee", "cow"], place=["home", "park"])
+    both = {"animal": ["ant", "bee", "b\u00e4r"], "place": ["home", "park"]}
+    assert kept(both, **both)
+    assert kept(both, animal=["ant", "bee", "ba\u0308r"], place=["home", "park"]), "in another form of Unicode"
+    assert not kept(both, animal=["ant", "bee", "b\u00e4r"], place=["lake", "moon"])
+    assert not kept(both, animal=["ant", "bee", "cow"], place=["home", "park"])
+    assert not kept(both, animal=["ant", "bee", "b\u00e4r"], sky=["home", "park"])
+    assert kept({"old": ["no", "yes"], "large": ["no", "yes"]}, old=["no", "yes"], large=["no", "yes"])
+    assert not kept({"old": ["no", "yes"], "large": ["no", "yes"]}, large=["no", "yes"], old=["no", "yes"])
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ extra ``pretrained``. ``model.pretrained=FILE`` is a state dict in a .safetensor
 checkpoint of vitrine; ``model.pretrained=RUN`` is the best checkpoint of a run folder. Parameters have timm's names.
 
 Patch filters and position embeddings are resized, colour filters are summed for grey images, and the head is new if the
-classes are others: if their number differs or, where the weights are a run's, their names. Everything else must agree
-with the configuration; all differences are reported at once.
+classes are others: if their number differs or, where the weights are a run's, their names or targets. Everything else
+must agree with the configuration; all differences are reported at once.
 """
 
 import math
@@ -57,8 +57,8 @@ class Pretrained:
         source: ``model.pretrained``.
         weights: by the model's parameter names; without a head if that is to be a new one.
         changes: the adaptations, for people.
-        classes: names of the classes that the head was trained on, by target, in the order of its outputs; ``None`` if
-            unknown.
+        classes: each target that the head was trained on with the names of its classes, in the order of its outputs;
+            "" is the target of data that has but one. ``None`` if unknown.
         statistics: ``mean`` and ``std`` of the channels with which their images were normalised; empty if unknown.
         record: the run that holds them; ``None`` if they are in no run folder.
     """
@@ -66,7 +66,7 @@ class Pretrained:
     source: str
     weights: dict[str, Tensor]
     changes: list[str]
-    classes: list[list[str]] | None = None
+    classes: list[tuple[str, list[str]]] | None = None
     statistics: dict[str, list[float]] = field(default_factory=dict)
     record: RunRecord | None = None
 
@@ -99,7 +99,8 @@ class Pretrained:
             raise ConfigError(faults)
         record = _record(config.pretrained)
         adapted = _fit(weights, config, stored)
-        classes = None if record is None else _classes(record)
+        facts = {} if record is None else record.facts
+        classes = _by_target(facts.get("targets") or {"": facts.get("classes")}) if facts else None
         start = cls(config.pretrained, *adapted, classes, found.statistics, record)
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
@@ -111,11 +112,11 @@ class Pretrained:
 
     def for_classes_of(self, dataset: ImageDataset) -> "Pretrained":
         """Return the weights for the classes of ``dataset``, without a head that was trained on as many others."""
-        classes = [list(map(nfc, names)) for names in dataset.targets.values() or [dataset.classes]]
+        classes = _by_target(dataset.targets or {"": dataset.classes})
         if "head.weight" not in self.weights or self.classes is None or self.classes == classes:
             return self
         weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
-        change = f"new head for {sum(map(len, classes))} classes: that of the weights is for others"
+        change = f"new head for {sum(len(names) for _, names in classes)} classes: that of the weights is for others"
         return replace(self, weights=weights, changes=[*self.changes, change])
 
     def other_statistics(self, data: DataConfig) -> str:
@@ -178,10 +179,9 @@ def _record(source: str) -> RunRecord | None:
     return RunRecord.open(run) if path.suffix == ".ckpt" and (run / "run.json").is_file() else None
 
 
-def _classes(record: RunRecord) -> list[list[str]]:
-    """Return the classes of a run by target."""
-    facts = record.facts
-    return [list(map(nfc, names or ())) for names in (facts.get("targets") or {"": facts.get("classes")}).values()]
+def _by_target(classes: Mapping[str, list[str] | None]) -> list[tuple[str, list[str]]]:
+    """Return targets and classes in an order and a form of Unicode in which they can be compared."""
+    return [(nfc(target), list(map(nfc, names or ()))) for target, names in classes.items()]
 
 
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
