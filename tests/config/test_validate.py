@@ -253,6 +253,15 @@ def change(default):
             Fault("augment.trivial", "true", "needs images of 1 or 3 channels, not data.in_channels=4"),
         ),
         (
+            {"augment__cutmix": 1.0, "data__batch_size": 1},
+            Fault(
+                "augment.cutmix",
+                "1",
+                "mixes pairs of a batch, and data.batch_size=1 has none",
+                "augment.cutmix=0",
+            ),
+        ),
+        (
             {"augment__cutmix": 1.0, "data__batch_size": 66, "trainer__devices": 2},
             Fault(
                 "data.batch_size",

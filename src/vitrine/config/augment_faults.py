@@ -32,9 +32,13 @@ def augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
             yield Fault("augment.crop", str(augment.crop), problem, "augment.crop=0")
 
 
-def mix_share_faults(config: TrainConfig) -> Iterator[Fault]:
-    """Yield a share of images to mix where nothing is mixed."""
+def mixing_faults(config: TrainConfig) -> Iterator[Fault]:
+    """Yield what mixes nothing: a share of images alone, and pairs in batches of one."""
     augment = config.augment
+    if augment.mixes and config.data.batch_size == 1 and config.resume is None:  # old runs stay resumable
+        key, value = ("mixup", augment.mixup) if augment.mixup else ("cutmix", augment.cutmix)
+        problem = "mixes pairs of a batch, and data.batch_size=1 has none"
+        yield Fault(f"augment.{key}", f"{value:g}", problem, f"augment.{key}=0")
     if augment.mix_share != AugmentConfig.mix_share and not augment.mixes:
         problem = "is the share of images that augment.mixup and augment.cutmix mix, and both are 0"
         yield Fault("augment.mix_share", f"{augment.mix_share:g}", problem, "augment.cutmix=1.0")
