@@ -125,6 +125,20 @@ def test_what_a_loss_of_the_users_returns_is_checked(batch, loss, given):
     assert mean_loss(F.cross_entropy, "my_lab.loss", logits.detach(), labels).dim() == 0, "evaluation has no gradient"
 
 
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        ("timm.loss.SoftTargetCrossEntropy", r"labels \(2,\), as in validation"),
+        ("torch.nn.MultiMarginLoss", r"shares of classes \(2, 10\), as in training with MixUp and CutMix"),
+    ],
+)
+def test_a_loss_of_the_users_is_tried_on_the_targets_of_training_and_validation_first(tmp_path, loss, given):
+    with pytest.raises(PartError, match=f"^{loss} failed: .*; given {given}$"):
+        fit(compose([*SMALL, f"loss={loss}", "augment.mixup=0.8", f"paths.output_dir={tmp_path}"]))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "metrics.csv").exists()
+
+
 class Temperature(torch.nn.Module):
     def __init__(self, trained=True):
         super().__init__()

@@ -46,7 +46,7 @@ from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
 from vitrine.training.lit_module import Classifier
 from vitrine.training.load_data import check_split_keys, load_data
-from vitrine.training.losses import check_class_names, class_weights
+from vitrine.training.losses import check_class_names, class_weights, try_loss
 from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.memory import peak_memory, reset_peak_memory
 from vitrine.training.peak_flops import PeakFlops
@@ -290,6 +290,8 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
         with failing_in_one_line(config.model):
             shape = (2, config.model.in_channels, *config.model.image_hw)
             check_all_stored(partial(build_model, with_kernel), shape, parts)
+    with torch.random.fork_rng(devices=[]):
+        try_loss(config)
     weights = class_weights(config.loss, labels, data.dataset.classes, config.model.num_classes)
     images = min(config.data.batch_size, len(labels))
     checkpoint = read_checkpoint(run.record.last) if run.record.last.exists() else None

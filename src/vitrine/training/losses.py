@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import Metric
 
+from vitrine.config import TrainConfig
 from vitrine.config.loss import LossConfig
-from vitrine.config.parts import PartError, as_part_error, function, part_at
+from vitrine.config.parts import PartError, as_part_error, function, is_dotted, part_at
 from vitrine.errors import DataError
 from vitrine.text import did_you_mean, listed, nearest, nfc
 
@@ -178,6 +179,29 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
                 return value
             given = "one that is detached from the logits"
     raise PartError(name, f"must return the mean loss, a scalar tensor, not {given}")
+
+
+def try_loss(config: TrainConfig) -> None:
+    """Call a loss of the user's with each kind of targets of a run: those of validation come after a whole epoch.
+
+    Raises:
+        PartError: as of :func:`mean_loss`.
+    """
+    data, name, classes = config.data, config.loss.name, config.model.num_classes
+    if not is_dotted(name):
+        return
+    _, plain = build_loss(config.loss, classes_per_target=data.classes_per_target)
+    several = len(data.classes_per_target)
+    labels = torch.zeros((2, several) if several > 1 else 2, dtype=torch.int64)
+    kinds = {"labels": torch.zeros(2, classes, dtype=torch.uint8) if data.multi_label else labels}
+    if config.augment.mixes:
+        kinds["shares of classes"] = F.one_hot(torch.zeros(2, dtype=torch.int64), classes).float()
+    for kind, targets in kinds.items():
+        try:
+            mean_loss(plain, name, torch.zeros(2, classes), targets)
+        except PartError as error:
+            when = "validation" if kind == "labels" else "training with MixUp and CutMix"
+            raise PartError(name, f"{error.problem}; given {kind} {tuple(targets.shape)}, as in {when}") from error
 
 
 def sum_over_targets(loss: Loss, classes_per_target: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
