@@ -109,7 +109,7 @@ def test_a_loss_of_ones_own_is_given_the_labels_of_all_classes_also_where_a_step
     enter(tmp_path, monkeypatch, "mylosses")
     (tmp_path / "mylosses.py").write_text(
         "from torch.nn.functional import binary_cross_entropy_with_logits\n\n\n"
-        "def loss(logits, targets):\n    return binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))\n"
+        "def loss(logits, targets):\n    return binary_cross_entropy_with_logits(logits, targets)\n"
     )
     monkeypatch.setitem(compilation.WHAT, "cpu", "blocks")
     quick = ["trainer.max_epochs=1", "trainer.compile=auto", "debug.limit_batches=1"]

@@ -125,6 +125,13 @@ def test_what_a_loss_of_the_users_returns_is_checked(batch, loss, given):
     assert mean_loss(F.cross_entropy, "my_lab.loss", logits.detach(), labels).dim() == 0, "evaluation has no gradient"
 
 
+def test_losses_of_pytorch_take_several_labels_per_image(batch):
+    logits, labels = batch
+    several = F.one_hot(labels, 3).to(torch.uint8)
+    given = mean_loss(torch.nn.BCEWithLogitsLoss(), "torch.nn.BCEWithLogitsLoss", logits, several)
+    assert given == LOSSES["binary_cross_entropy"](logits, several)
+
+
 @pytest.mark.parametrize(
     ("loss", "given"),
     [

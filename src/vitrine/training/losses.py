@@ -169,6 +169,8 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
     Raises:
         PartError: the user's loss fails, or returns anything else, or in training a scalar without a gradient.
     """
+    if targets.dtype == torch.uint8:  # several labels per image: PyTorch's own losses take shares alone
+        targets = targets.to(logits.dtype)
     with as_part_error(name, "failed"):
         value = loss(logits, targets)
     given = f"a {type(value).__name__}"
