@@ -8,8 +8,8 @@ from torch.optim import lr_scheduler
 
 from vitrine import compose
 from vitrine.config.parts import PartError
+from vitrine.config.schedule import FALLING, ScheduleConfig
 from vitrine.config.schedule import SCHEDULES as CHOICES
-from vitrine.config.schedule import ScheduleConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import SCHEDULES, build_schedule, learning_rate_factor, total_steps, user_factor
@@ -44,6 +44,8 @@ def test_every_choice_has_its_function():
     ("name", "settings", "make"),
     [
         ("linear", {}, lambda one, steps: lr_scheduler.LinearLR(one, 1.0, 0.0, steps)),
+        ("linear", {"end": 0.1}, lambda one, steps: lr_scheduler.LinearLR(one, 1.0, 0.1, steps)),
+        ("cosine", {"end": 0.01}, lambda one, steps: lr_scheduler.CosineAnnealingLR(one, steps, 0.01)),
         (
             "step",
             {"every": 0.33333333, "gamma": 0.1},
@@ -100,6 +102,18 @@ def test_warmup_stable_decay_is_constant_until_its_last_part():
     assert found[100:] == [0.0, 0.0]
     longer = factors_of("wsd", 1000, 100, warmup=0.01, decay=0.2)
     assert longer[:80] == found[:80], "going on would change nothing so far"
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_schedule_that_would_end_at_0_has_an_end_or_refuses_it(refusal, name):
+    if name in FALLING:
+        config = compose([f"schedule={name}", "schedule.end=0.2"]).schedule
+        factors = [learning_rate_factor(step, config, 100) for step in range(10, 103)]
+        assert (min(factors), max(factors)) == (pytest.approx(0.2), 1.0)
+        assert factors[-3:] == pytest.approx([0.2] * 3)
+    else:
+        (fault,) = refusal(f"schedule={name}", "schedule.end=0.2")
+        assert fault.key == "schedule.end"
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -18,6 +18,7 @@ KEYS_OF_SCHEDULES = {  # and the schedules that they belong to
     "growth": ("restarts",),
     "decay": ("wsd",),
 }
+FALLING = ("cosine", "linear", "restarts", "wsd")  # to schedule.end
 
 
 @dataclass
@@ -27,9 +28,10 @@ class ScheduleConfig:
     Lengths are fractions of all steps. Keys that do not belong to the schedule are null.
 
     Attributes:
-        name: ``cosine`` and ``linear`` fall to 0, ``restarts`` is several cosines, ``wsd`` falls in a last part only,
+        name: ``cosine`` and ``linear`` fall, ``restarts`` is several cosines, ``wsd`` falls in a last part only,
             ``step`` and ``multistep`` drop, ``onecycle`` rises and falls along cosines (training/schedules.py).
         warmup: fraction that warms up; of ``onecycle``, that rises.
+        end: what ``cosine``, ``linear``, ``restarts`` and ``wsd`` fall to, as a share of the highest learning rate.
         gamma: factor of each drop of ``step`` and ``multistep``.
         every: length between drops of ``step``.
         milestones: places of the drops of ``multistep``.
@@ -41,6 +43,7 @@ class ScheduleConfig:
     name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
     options: dict[str, Any] = part_options()
     warmup: float = number(0.1, ge=0, lt=1)
+    end: float = number(0.0, ge=0, lt=1)
     gamma: float | None = number(None, gt=0, lt=1)
     every: float | None = number(None, gt=0, lt=1)
     milestones: list[float] | None = number(None, gt=0, lt=1)
@@ -58,6 +61,9 @@ def schedule_faults(schedule: ScheduleConfig) -> Iterator[Fault]:
         if schedule.name not in users and value is not None:
             problem = f"belongs to {listed(users)}, not to schedule={schedule.name}"
             yield Fault(f"schedule.{key}", str(value), problem, f"schedule={users[0]}")
+    if schedule.end and schedule.name not in FALLING:
+        problem = f"is what {listed(FALLING)} fall to, not schedule={schedule.name}"
+        yield Fault("schedule.end", f"{schedule.end:g}", problem, "schedule.end=0.0")
     if schedule.milestones and schedule.milestones != sorted(set(schedule.milestones)):
         rising = f"schedule.milestones=[{','.join(map(str, sorted(set(schedule.milestones))))}]"
         yield Fault("schedule.milestones", str(schedule.milestones), "must rise", rising)

@@ -346,7 +346,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
     (("optimizer.name",), schedule_free_faults),
     (("optimizer.name", "callbacks.parts"), callback_faults),
-    (tuple(f"schedule.{key}" for key in ("warmup", *KEYS_OF_SCHEDULES)), _schedule_options),
+    (tuple(f"schedule.{key}" for key in ("warmup", "end", *KEYS_OF_SCHEDULES)), _schedule_options),
     ((), _settings_of_built_in_parts),
     (("model.attention", "model.attention_kernel"), _attention_kernel),
     (

@@ -1,7 +1,8 @@
 """Learning-rate schedules: the factor of the learning rate at each optimiser step.
 
-``SCHEDULES`` maps ``schedule.name`` to functions of the steps after warm-up; ``onecycle``, which has no warm-up, is
-``one_cycle``. Lengths are fractions of all steps, so that a schedule fits any number of epochs.
+``SCHEDULES`` maps ``schedule.name`` to functions of the steps after warm-up, which fall to 0, before ``schedule.end``
+is added; ``onecycle``, which has no warm-up, is ``one_cycle``. Lengths are fractions of all steps, so that a schedule
+fits any number of epochs.
 """
 
 import math
@@ -69,7 +70,7 @@ def user_factor(step: int, *, name: str, schedule: Callable[[int, int], float], 
 def learning_rate_factor(step: int, config: ScheduleConfig, steps: int, warmup: float | None = None) -> float:
     """Return the factor of the learning rate at ``step``, counted from 0, of ``steps``.
 
-    Rises linearly to 1 over the first steps; then the schedule decides.
+    Rises linearly to 1 over the first steps; then the schedule decides, between 1 and ``config.end``.
 
     Args:
         step: may be ``steps`` or larger, as after the last step.
@@ -83,7 +84,7 @@ def learning_rate_factor(step: int, config: ScheduleConfig, steps: int, warmup: 
     first = round(share * steps)
     if step < first:
         return (step + 1) / first
-    return SCHEDULES[config.name](step, first, steps, config)
+    return config.end + (1 - config.end) * SCHEDULES[config.name](step, first, steps, config)
 
 
 def constant(step: int, first: int, steps: int, config: ScheduleConfig) -> float:
