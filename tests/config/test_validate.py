@@ -253,6 +253,19 @@ def change(default):
             Fault("augment.trivial", "true", "needs images of 1 or 3 channels, not data.in_channels=4"),
         ),
         (
+            {"augment__repeats": 64},
+            Fault("augment.repeats", "64", "leaves a batch one image; must be < data.batch_size=64"),
+        ),
+        (
+            {"augment__repeats": 3, "data__sampling": "balanced"},
+            Fault(
+                "augment.repeats",
+                "3",
+                "is for epochs without data.sampling=balanced, which repeats images itself; set one of them",
+                "augment.repeats=1",
+            ),
+        ),
+        (
             {"augment__cutmix": 1.0, "data__batch_size": 1},
             Fault(
                 "augment.cutmix",

@@ -50,6 +50,22 @@ def test_seed_and_epoch_are_not_merely_added():
     assert not torch.equal(plan_epoch(50, 0, seed=0, epoch=1).order, plan_epoch(50, 0, seed=1, epoch=0).order)
 
 
+@pytest.mark.parametrize(("repeats", "batch_size", "count"), [(3, 12, 50), (2, 7, 20), (4, 8, 5), (3, 9, 2)])
+def test_copies_of_an_image_are_in_its_batch_each_with_its_own_draws(repeats, batch_size, count):
+    plan = plan_epoch(count, 2, seed=0, epoch=0, repeats=repeats, batch_size=min(batch_size, count))
+    assert plan.order.shape == (count,)
+    seen = set()
+    for batch in plan.order.split(batch_size):
+        counts = batch.bincount()[batch.unique()].tolist()
+        assert len(counts) == -(-len(batch) // repeats)
+        assert max(counts) <= repeats
+        if len(counts) > 1:
+            assert (batch[1:] != batch[:-1]).all(), "MixUp takes neighbours"
+        assert not seen & set(batch.tolist())
+        seen |= set(batch.tolist())
+    assert len(plan.draws.unique(dim=0)) == count
+
+
 def test_draws_are_uniform():
     draws = plan_epoch(5000, 2, seed=3, epoch=4).draws
     assert draws.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.02)

@@ -2,9 +2,12 @@
 
 import math
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
+import vitrine
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once
 from vitrine.data.transforms.augment import Chain, RandomCrop, RandomHorizontalFlip
@@ -122,6 +125,19 @@ def test_a_pass_can_start_in_the_middle_of_an_epoch(numbered, world_size, mixing
         assert torch.equal(images, later_images)
         assert torch.equal(labels, later_labels)
     assert list(train_loader(split, (3, 5))) == []
+
+
+def test_an_epoch_of_copies_is_as_long(numbered):
+    batches = [labels.tolist() for _, labels in train_loader(numbered(27), repeats=2)]
+    assert [batch[4:] for batch in batches] == [batch[:4] for batch in batches]
+    assert len({label for batch in batches for label in batch}) == 12
+
+
+def test_copies_are_those_of_the_configuration():
+    data = ImageDataModule(vitrine.compose(["data.batch_size=64", "augment=none", "augment.repeats=4"]))
+    data.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    images, _ = next(iter(data.train_dataloader()))
+    assert len(images.flatten(1).unique(dim=0)) == 16
 
 
 def test_images_that_do_not_fill_a_batch_are_left_out(numbered):

@@ -31,6 +31,8 @@ class AugmentConfig:
         cutmix: alpha of CutMix (arXiv:1905.04899), a rectangle from it. With both, each image gets one of them at
             random.
         mix_share: share of the images that ``mixup`` and ``cutmix`` mix, in (0, 1].
+        repeats: copies of an image in a batch, each augmented for itself (arXiv:1902.05509); an epoch is as long, of as
+            many times fewer images.
         parts: augmentations of your own, by dotted name, after these.
         parts_options: their arguments, by class name.
     """
@@ -51,6 +53,7 @@ class AugmentConfig:
     mixup: float = number(0.0, ge=0, le=100)
     cutmix: float = number(0.0, ge=0, le=100)
     mix_share: float = number(1.0, gt=0, le=1)
+    repeats: int = number(1, ge=1, le=1000)
     parts: list[str] = part_list(Interface())
     parts_options: dict[str, Any] = part_options()
 

@@ -32,6 +32,19 @@ def augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
             yield Fault("augment.crop", str(augment.crop), problem, "augment.crop=0")
 
 
+def repeats_faults(config: TrainConfig) -> Iterator[Fault]:
+    """Yield what repeated images exclude."""
+    repeats, data = config.augment.repeats, config.data
+    if repeats == 1:
+        return
+    if repeats >= data.batch_size:
+        problem = f"leaves a batch one image; must be < data.batch_size={data.batch_size}"
+        yield Fault("augment.repeats", str(repeats), problem)
+    if data.sampling != "shuffle":
+        problem = f"is for epochs without data.sampling={data.sampling}, which repeats images itself; set one of them"
+        yield Fault("augment.repeats", str(repeats), problem, "augment.repeats=1")
+
+
 def mixing_faults(config: TrainConfig) -> Iterator[Fault]:
     """Yield what mixes nothing: a share of images alone, and pairs in batches of one."""
     augment = config.augment

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.augment_faults import augmentation_fits_the_image, mixing_faults
+from vitrine.config.augment_faults import augmentation_fits_the_image, mixing_faults, repeats_faults
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
@@ -360,6 +360,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
     (("data.image_size", "augment.crop", "augment.cutout", "augment.resized_crop"), augmentation_fits_the_image),
     (("augment.mixup", "augment.cutmix", "augment.mix_share", "data.batch_size"), mixing_faults),
+    (("augment.repeats", "data.batch_size", "data.sampling"), repeats_faults),
     ((), _model_fits_the_data),
     ((), _wandb),
 )

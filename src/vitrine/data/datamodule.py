@@ -131,6 +131,7 @@ class ImageDataModule(pl.LightningDataModule):
             position=position,
             drop_last=data.drop_last,
             balanced=self.train.first_labels if data.sampling == "balanced" else None,
+            repeats=augment.repeats,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
         )

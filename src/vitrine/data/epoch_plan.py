@@ -16,7 +16,7 @@ class EpochPlan:
     """One pass over N images, on the CPU.
 
     Attributes:
-        order: (N,) int64, a permutation of the images; or as many draws, equally many of each class.
+        order: (N,) int64, a permutation of the images; or as many draws, equally many of each class; or as many copies.
         draws: (N, K) float32 in [0, 1), the random numbers of the image at each position of ``order``.
     """
 
@@ -24,13 +24,22 @@ class EpochPlan:
     draws: Tensor
 
 
-def plan_epoch(num_images: int, num_draws: int, seed: int, epoch: int, balanced: Tensor | None = None) -> EpochPlan:
+def plan_epoch(
+    num_images: int,
+    num_draws: int,
+    seed: int,
+    epoch: int,
+    balanced: Tensor | None = None,
+    repeats: int = 1,
+    batch_size: int = 1,
+) -> EpochPlan:
     """Plan an epoch over ``num_images`` images with ``num_draws`` random numbers for each.
 
-    With labels (N,) as ``balanced``, as many of each class.
+    With labels (N,) as ``balanced``, as many of each class; with ``repeats``, so many copies of an image in its batch.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(num_images, generator=generator) if balanced is None else balanced_order(balanced, generator)
+    order = repeated(order, repeats, batch_size)
     return EpochPlan(order, torch.rand(num_images, num_draws, generator=generator))
 
 
@@ -55,6 +64,20 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
         drawn.append(own[torch.cat(passes)[:count]] if passes else own[:0])
     order = torch.cat(drawn)
     return order[torch.randperm(len(order), generator=generator)]
+
+
+def repeated(order: Tensor, repeats: int, batch_size: int) -> Tensor:
+    """Fill each batch with copies of the next images of ``order``: all of them in turn, so that copies are far apart.
+
+    A batch that ``repeats`` does not divide has one copy less of some images.
+
+    Returns:
+        Indices (N,) int64, as many as in ``order``.
+    """
+    images, (batches, rest) = -(-batch_size // repeats), divmod(len(order), batch_size)
+    whole = order[: batches * images].view(batches, images).repeat(1, repeats)[:, :batch_size]
+    last = order[batches * images :][: -(-rest // repeats)].repeat(repeats)[:rest]
+    return torch.cat([whole.flatten(), last])
 
 
 def to_device_of(values: Tensor, images: Tensor) -> Tensor:

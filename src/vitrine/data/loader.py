@@ -43,6 +43,7 @@ class TrainLoader:
         drop_last: leave out images that do not fill a last batch; otherwise it is smaller, and there is one rank.
         balanced: labels of the images, (N,) on the CPU, to draw equally many of each class; ``None`` takes every image
             once.
+        repeats: copies of each image in its batch.
         at_once: batches that are augmented together, with equal results; see :func:`batches_at_once`.
         rank: rank of this process.
         world_size: number of ranks.
@@ -59,6 +60,7 @@ class TrainLoader:
         mixing: MixUpCutMix | None = None,
         drop_last: bool = True,
         balanced: Tensor | None = None,
+        repeats: int = 1,
         at_once: int = 1,
         rank: int = 0,
         world_size: int = 1,
@@ -68,6 +70,7 @@ class TrainLoader:
         self.batch_size = min(batch_size, len(source))
         self.drop_last = drop_last
         self.balanced = balanced
+        self.repeats = repeats
         self.augmentation = augmentation
         self.mixing = mixing
         self.seed = seed
@@ -91,7 +94,7 @@ class TrainLoader:
         epoch, start = self.position()
         augmentation, mixing = self.augmentation, self.mixing
         sizes = [augmentation.num_draws, mixing.num_draws if mixing else 0]
-        plan = plan_epoch(len(self.source), sum(sizes), self.seed, epoch, self.balanced)
+        plan = plan_epoch(len(self.source), sum(sizes), self.seed, epoch, self.balanced, self.repeats, self.batch_size)
         first, last = self._share_start(self.rank), self._share_start(self.rank + 1)
         begins = range(start * self.batch_size, len(self) * self.batch_size, self.batch_size)
         shares = [slice(begin + first, begin + last) for begin in begins]
