@@ -99,8 +99,7 @@ class Pretrained:
             raise ConfigError(faults)
         record = _record(config.pretrained)
         adapted = _fit(weights, config, stored)
-        facts = {} if record is None else record.facts
-        classes = _by_target(facts.get("targets") or {"": facts.get("classes")}) if facts else None
+        classes = None if record is None else _classes(record)
         start = cls(config.pretrained, *adapted, classes, found.statistics, record)
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
@@ -177,6 +176,11 @@ def _record(source: str) -> RunRecord | None:
     path = weights_file(source)
     run = path.parent.parent
     return RunRecord.open(run) if path.suffix == ".ckpt" and (run / "run.json").is_file() else None
+
+
+def _classes(record: RunRecord) -> list[tuple[str, list[str]]]:
+    """Return targets and classes of a run."""
+    return _by_target(record.facts.get("targets") or {"": record.facts.get("classes")})
 
 
 def _by_target(classes: Mapping[str, list[str] | None]) -> list[tuple[str, list[str]]]:
