@@ -107,6 +107,21 @@ def test_a_configuration_without_finished_runs_leaves_its_cell_empty(write_grid)
     assert "3 of 3 runs failed" in caveat
 
 
+def test_failed_runs_are_counted_and_leave_no_row_that_may_be_the_best(write_grid, write_run):
+    grid = write_grid()
+    given = ["data=mnist", "position=rope"]
+    write_run(grid, *given, seed=3, sweep=COMMAND, status="failed", facts={"validation": "mnist"}, predictions=False)
+    across = compare_across(load_results([grid]), "data")
+    assert {value for row in across.rows for value in across.comparisons if across.may_be_best(row, value)} == {
+        "digits"
+    }
+    assert (
+        "bold: may be the best, with 95 % confidence (Hsu, 1984), which cannot be told with data=mnist"
+        in across.notes[0]
+    )
+    assert "data=mnist: of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)" in across.caveats
+
+
 def test_the_baseline_is_the_same_row_in_each_column(write_grid):
     order = [("digits", "learned"), ("digits", "rope"), ("digits", "none")]
     order += [("mnist", "none"), ("mnist", "learned"), ("mnist", "rope")]  # as when workers start trials in parallel

@@ -87,7 +87,9 @@ class AcrossComparison:
         marks = listed([f"{mark} {kind}" for kind, mark in MARKS.items() if kind in verdicts])
         signs = [f"{marks} than {self.baseline.label}"] if marks else []
         if any(self.may_be_best(row, value) for row in self.rows for value in self.comparisons):
-            signs.append("bold: may be the best, with 95 % confidence (Hsu, 1984)")
+            untold = [value for value, found in self.comparisons.items() if not found.findings.candidates]
+            where = f", which cannot be told with {self.key}={' and '.join(untold)}" if untold else ""
+            signs.append(f"bold: may be the best, with 95 % confidence (Hsu, 1984){where}")
         about = [f"{self.metric.title}{unit}, mean over {over}", *signs]
         if signs:
             about.append("each column on its own, without correction for their number")
@@ -96,7 +98,8 @@ class AcrossComparison:
     @property
     def caveats(self) -> list[str]:
         """What weakens the findings: the caveats of all comparisons."""
-        return [*self.left_out, *self._gathered({value: found.caveats for value, found in self.comparisons.items()})]
+        doubts = {value: [*_failures(found), *found.caveats] for value, found in self.comparisons.items()}
+        return [*self.left_out, *self._gathered(doubts)]
 
     @property
     def _compared_rows(self) -> list[ConfigurationRow]:
@@ -179,6 +182,10 @@ def compare_across(
     lacking = sorted(set(values.values()) - {*parts, ""})
     left_out = [f"{key}={value}: no run is finished" for value in lacking]
     return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
+
+
+def _failures(compared: Comparison) -> list[str]:
+    return [f"of {label}, {rate}" for label, rate in compared.findings.failed.items() if rate.failed]
 
 
 def _typed(run: RunResult, column: str) -> str:

@@ -75,6 +75,7 @@ class Findings:
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
         candidates: rows that may be the best, with 95 % confidence; empty where that cannot be told.
+        failed: how many runs of each row failed or diverged, by the row's label.
         method: the test behind intervals and p-values, in a sentence; empty if nothing was tested.
     """
 
@@ -82,6 +83,7 @@ class Findings:
     comparisons: list[BaselineComparison]
     sentences: list[str]
     candidates: list[ConfigurationRow]
+    failed: Mapping[str, FailureRate]
     method: str = ""
 
 
@@ -172,7 +174,7 @@ def findings(
     method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(1 - decision.alpha)
-    return Findings(baseline, comparisons, sentences, candidates, method)
+    return Findings(baseline, comparisons, sentences, candidates, failed, method)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:
