@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 
-from vitrine.data.image_csv import other_forms, utf8_lines
+from vitrine.data.image_csv import LABEL, other_forms, utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url, unread_hint
 from vitrine.errors import DataError, first_line
 from vitrine.text import nfc, printable, similar_path_hint
@@ -30,14 +30,16 @@ class Pictures:
         source: what was given.
         listing: lists them.
         folders: names of the folders directly in ``source``, which may be classes.
-        has_labels: whether a CSV file has a column ``label``.
+        columns: of a CSV file.
+        label: the column of the true classes.
         is_stream: whether ``source`` is standard input.
     """
 
     source: str
     listing: Callable[[], Iterator[Listed]]
     folders: tuple[str, ...] = ()
-    has_labels: bool = False
+    columns: tuple[str, ...] = ()
+    label: str = LABEL
     is_stream: bool = False
 
     @classmethod
@@ -65,7 +67,7 @@ class Pictures:
             found = cls(source, partial(_walk, str(path)), tuple(map(_class, look_into(str(path)).folders)))
             problem = f"{source} has no pictures ({', '.join(sorted(SUFFIXES))})"
         elif path.is_file() and path.suffix.lower() == ".csv":
-            found = cls(source, partial(_rows, path), has_labels="label" in _columns(path))
+            found = cls(source, partial(_rows, path, LABEL), columns=_columns(path))
             problem = f"{source} has no rows"
         elif path.is_file():
             found, problem = cls(source, lambda: iter([(source, "")])), ""
@@ -77,6 +79,17 @@ class Pictures:
 
     def __iter__(self) -> Iterator[Listed]:
         return self.listing()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether this is a CSV file with the column :attr:`label`."""
+        return self.label in self.columns
+
+    def labelled_by(self, column: str) -> "Pictures":
+        """Return the same pictures, of a CSV file with the true classes in ``column``."""
+        if not self.columns:
+            return self
+        return replace(self, listing=partial(_rows, Path(self.source), column), label=column)
 
     def count(self) -> int | None:
         """Return how many there are; ``None`` for standard input."""
@@ -117,19 +130,19 @@ def _lines() -> Iterator[Listed]:
         raise DataError("input=-: no picture was named")
 
 
-def _columns(file: Path) -> list[str]:
+def _columns(file: Path) -> tuple[str, ...]:
     with _reading(file):
         columns = next(csv.reader(utf8_lines(file)), [])
     if "path" not in columns:
         raise DataError(f"{file} has no column path; its first line is {','.join(columns) or 'empty'}")
-    return columns
+    return tuple(columns)
 
 
-def _rows(file: Path) -> Iterator[Listed]:
+def _rows(file: Path, label: str) -> Iterator[Listed]:
     with _reading(file):
         for row in csv.DictReader(utf8_lines(file)):
             if path := (row["path"] or "").strip():
-                yield _beside(file, path), _class((row.get("label") or "").strip())
+                yield _beside(file, path), _class((row.get(label) or "").strip())
 
 
 def _beside(file: Path, path: str) -> str:

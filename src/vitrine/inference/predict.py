@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from vitrine.config.predict import PredictConfig
-from vitrine.data.image_csv import split_labels
+from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.inference.ensemble import Ensemble, same_classes
@@ -52,6 +52,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     runs = [load_run(folder, trust=options.trust, target=target, allow_changed_code=changed) for folder in options.runs]
     classes = same_classes(runs)
     multi_label = runs[0].config.data.multi_label
+    pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))
     _check(options, classes, multi_label)
     _keep_input(options, pictures)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
@@ -67,7 +68,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         images_of = None
         if options.attention is not None:
             images_of = _attention_images(Path(options.attention), pictures, predictors[0])
-        report = Report(options, classes, layout, notes)
+        report = Report(options, classes, layout, notes, pictures.label)
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
         threshold = THRESHOLD if options.confidence is None else options.confidence

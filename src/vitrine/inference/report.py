@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitrine.config.predict import PredictConfig
-from vitrine.data.image_csv import SEPARATOR
+from vitrine.data.image_csv import LABEL, SEPARATOR
 from vitrine.inference.inputs import Pictures
 from vitrine.inference.results import Layout, Row
 from vitrine.text import one_line, plural
@@ -24,14 +24,18 @@ class Report:
         classes: names of the classes, for the width of their column.
         layout: how rows become cells.
         notes: where unreadable pictures are named, and the progress bar is drawn.
+        label: the column of a CSV file that has the true classes.
 
     Attributes:
         unreadable: how many pictures could not be read.
         paged: how many have further pages or frames, which were not read.
     """
 
-    def __init__(self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console) -> None:
+    def __init__(
+        self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console, label: str
+    ) -> None:
         self.options = options
+        self.label = label
         self.layout = layout
         self.width = max(len(one_line(name)) for name in [*classes, *layout.answers[::2]])
         self.notes = notes
@@ -106,7 +110,9 @@ class Report:
         """Print the summary."""
         entries = {}
         if self._labelled:
-            entries["accuracy"] = f"{self._right / self._labelled:.4f} of {plural(self._labelled, 'labelled picture')}"
+            column = "" if self.label == LABEL else f", column {self.label}"
+            count = plural(self._labelled, "labelled picture")
+            entries["accuracy"] = f"{self._right / self._labelled:.4f} of {count}{column}"
             if not self.layout.multi_label:
                 entries["NLL"] = f"{self._nll / self._labelled:.4f}"
         if self.options.confidence is not None and not self.layout.multi_label:

@@ -1,0 +1,63 @@
+"""``vitrine predict`` with runs that answer several questions: which column of a CSV file they are measured by."""
+
+import csv
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from helpers.exporting import randomised
+from PIL import Image
+
+from vitrine import compose, load_run
+from vitrine.config.serialize import to_plain
+from vitrine.models import build_model
+from vitrine.runs import RunRecord
+
+
+@pytest.fixture
+def answering(tmp_path):
+    """Makes a run of a CSV file that answers these targets, each with yes or no."""
+
+    def make(*targets: str):
+        config = compose(["model=vit_nano", "depth=1", "patch=4"])
+        config.data = replace(config.data, name="csv", targets=[*targets], target_classes=[2] * len(targets))
+        config.data.num_classes = 2
+        config.model = replace(config.model, num_classes=2 * len(targets))
+        record = RunRecord.at(tmp_path / "_".join(targets))
+        classes = ["no", "yes"]
+        record.update(status="finished", classes=classes, targets=dict.fromkeys(targets, classes))
+        record.write_config(to_plain(config))
+        weights = randomised(build_model(config.model)).state_dict()
+        torch.save(
+            {"state_dict": {f"model.{name}": value for name, value in weights.items()}, "config": to_plain(config)},
+            record.best,
+        )
+        return record.path
+
+    return make
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Lists 20 pictures with answers to both questions, and names in the column ``label`` that are no answers."""
+    generator = np.random.default_rng(0)
+    lines = ["path,label,big,above,split"]
+    for number in range(20):
+        Image.fromarray(generator.integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        big, above = (["no", "yes"][value] for value in generator.integers(0, 2, 2))
+        lines.append(f"{number}.png,a cat,{big},{above},{'test' if number < 8 else 'train'}")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    return tmp_path / "list.csv"
+
+
+@pytest.mark.parametrize(("given", "column"), [([], "big"), (["target=above"], "above")])
+def test_a_target_is_measured_by_its_own_column(given, column, predict, answering, table):
+    run = answering("big", "above")
+    code, out, err = predict(f"run={run}", f"input={table}", *given)
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    found = load_run(run, target=column).predict([table.parent / row["path"] for row in rows], accelerator="cpu")
+    right = np.mean([one.name == row[column] for one, row in zip(found, rows, strict=True)])
+    assert re.search(rf"^accuracy +{right:.4f} of 20 labelled pictures, column {column}$", out, re.MULTILINE)
