@@ -61,3 +61,12 @@ def test_a_target_is_measured_by_its_own_column(given, column, predict, answerin
     found = load_run(run, target=column).predict([table.parent / row["path"] for row in rows], accelerator="cpu")
     right = np.mean([one.name == row[column] for one, row in zip(found, rows, strict=True)])
     assert re.search(rf"^accuracy +{right:.4f} of 20 labelled pictures, column {column}$", out, re.MULTILINE)
+
+
+def test_runs_that_answer_different_questions_are_no_ensemble(predict, answering, table):
+    runs = f"run=[{answering('big', 'above')},{answering('above', 'big')}]"
+    code, out, err = predict(runs, f"input={table}")
+    assert (code, out) == (1, "")
+    assert "above_big answers above, " in err
+    assert "big_above big; an ensemble needs the same target; target=NAME names one that all have" in err
+    assert predict(runs, f"input={table}", "target=above")[0] == 0

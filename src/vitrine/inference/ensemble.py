@@ -117,7 +117,7 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
     """Return the classes of all ``runs``.
 
     Raises:
-        RunError: theirs differ.
+        RunError: theirs differ, or what they answer.
     """
     first = runs[0]
     for run in runs[1:]:
@@ -128,6 +128,11 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
         if run.config.data.multi_label != first.config.data.multi_label:
             problem = "are of one label per picture and of several; an ensemble needs models of one kind"
             raise RunError(f"{run.record.path} and {first.record.path} {problem}")
+    named = {run.answers: run.record.path for run in runs if run.answers}
+    if len(named) > 1:
+        (target, path), (other, another) = list(named.items())[:2]
+        problem = "an ensemble needs the same target; target=NAME names one that all have"
+        raise RunError(f"{another} answers {other}, {path} {target}; {problem}")
     return first.classes
 
 
