@@ -140,7 +140,8 @@ def test_a_label_is_given_at_its_own_probability(run, table, tmp_path, monkeypat
     main(["predict", *given])
     right = sum(Predictions.of(load_results([run.record.path]).runs[0]).correct)
     assert right == round(run.metrics["test/acc"] * 40)
-    assert "of 160 labelled pictures" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"accuracy of test   {run.metrics['test/acc']:.4f} of 40 labelled pictures\n" in shown
     prediction = run.predict(str(table.parent / "120.png"))
     assert prediction.labels(least) == [pair for pair in prediction.top(3) if pair[1] >= least]
 

@@ -9,7 +9,7 @@ import pytest
 
 from vitrine.data.datasets import DATASETS
 from vitrine.errors import DataError
-from vitrine.inference.inputs import Pictures
+from vitrine.inference.inputs import Listed, Pictures
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_folder_is_listed_in_order_with_its_uppermost_folders_as_labels(folder):
     found = Pictures.of("in")
-    assert list(found) == [("in/0.png", ""), ("in/a/deep/3.png", "a"), ("in/b/1.jpg", "b"), ("in/b/2.PNG", "b")]
+    expected = [("in/0.png",), ("in/a/deep/3.png", "a"), ("in/b/1.jpg", "b"), ("in/b/2.PNG", "b")]
+    assert list(found) == [Listed(*one) for one in expected]
     assert list(found) == list(found)
     assert (found.folders, found.count()) == (("a", "b"), 4)
 
@@ -31,7 +32,7 @@ def test_a_folder_is_listed_in_order_with_its_uppermost_folders_as_labels(folder
 def test_links_are_followed_but_not_in_circles(folder):
     (folder / "a" / "again").symlink_to(folder)
     (folder / "c").symlink_to(folder / "b")
-    assert [path for path, label in Pictures.of("in") if label == "c"] == ["in/c/1.jpg", "in/c/2.PNG"]
+    assert [one.path for one in Pictures.of("in") if one.label == "c"] == ["in/c/1.jpg", "in/c/2.PNG"]
     (folder / "to_itself.png").symlink_to("to_itself.png")
     assert Pictures.of("in").count() == 7
 
@@ -44,45 +45,47 @@ def test_folders_linked_to_each_other_are_read_once_for_each_class(folder):
     for name in "abcdefghijkl":
         for other in set("abcdefghijkl") - {name}:
             (folder / name / "deep" / other).symlink_to(folder / other / "deep")
-    found = [Path(path).name for path, label in Pictures.of("in") if label == "c"]
+    found = [Path(one.path).name for one in Pictures.of("in") if one.label == "c"]
     assert sorted(found) == ["3.png", *(f"{name}.png" for name in "abcdefghijkl")]
 
 
 def test_a_pattern_is_listed_in_order(folder):
-    assert [path for path, _ in Pictures.of("in/**/*.png")] == ["in/0.png", "in/a/deep/3.png"]
+    assert [one.path for one in Pictures.of("in/**/*.png")] == ["in/0.png", "in/a/deep/3.png"]
 
 
 def test_a_csv_file_gives_paths_and_labels_in_any_columns(folder):
-    (folder / "list.csv").write_text("\ufefflabel,path\na,in/0.png\n,missing.png\n")
+    (folder / "list.csv").write_text("\ufefflabel,path,split,size\na,in/0.png,test,big\n,missing.png,,\n")
     found = Pictures.of("in/list.csv")
-    assert list(found) == [("in/0.png", "a"), ("missing.png", "")]
-    assert found.has_labels
+    assert list(found) == [Listed("in/0.png", "a", "test"), Listed("missing.png")]
+    assert [one.label for one in found.labelled_by("size")] == ["big", ""]
+    assert [found.labelled_by(name).has_labels for name in ("label", "size", "other")] == [True, True, False]
 
 
 def test_a_csv_files_paths_start_at_its_folder_and_blanks_around_them_are_dropped(folder):
     (folder.parent / "0.png").touch()
     (folder / "list.csv").write_text(f"path,label\n 0.png , a \nin/b/1.jpg,b\n{folder}/0.png,\n,c\n")
-    assert list(Pictures.of("in/list.csv")) == [("in/0.png", "a"), ("in/b/1.jpg", "b"), (f"{folder}/0.png", "")]
+    expected = [("in/0.png", "a"), ("in/b/1.jpg", "b"), (f"{folder}/0.png",)]
+    assert list(Pictures.of("in/list.csv")) == [Listed(*one) for one in expected]
 
 
 def test_names_in_another_unicode_form_are_the_same(folder):
     composed, decomposed = "\u00fc", "u\u0308"
     (folder / "a").rename(folder / decomposed)
     assert Pictures.of("in").folders == ("b", composed)
-    assert ("in/u\u0308/deep/3.png", composed) in list(Pictures.of("in"))
+    assert Listed("in/u\u0308/deep/3.png", composed) in list(Pictures.of("in"))
     (folder / "list.csv").write_text(f"path,label\n{composed}/deep/3.png,{decomposed}\n")
-    assert list(Pictures.of("in/list.csv")) == [(f"in/{decomposed}/deep/3.png", composed)]
+    assert list(Pictures.of("in/list.csv")) == [Listed(f"in/{decomposed}/deep/3.png", composed)]
 
 
 def test_names_on_standard_input_need_not_be_text(monkeypatch):
     lines = TextIOWrapper(BytesIO(b"a\xff.png\n\nb.png"), encoding="utf-8", errors="strict")
     monkeypatch.setattr("sys.stdin", lines)
-    assert list(Pictures.of("-")) == [("a\udcff.png", ""), ("b.png", "")]
+    assert list(Pictures.of("-")) == [Listed("a\udcff.png"), Listed("b.png")]
 
 
 def test_a_list_on_standard_input_may_be_written_on_windows(monkeypatch):
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO("\ufeffa.png\r\n\r\nb.png\r\n".encode()), newline="\n"))
-    assert list(Pictures.of("-")) == [("a.png", ""), ("b.png", "")]
+    assert list(Pictures.of("-")) == [Listed("a.png"), Listed("b.png")]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_a_pattern_lists_what_may_not_be_looked_at(folder):
     Path("in/b").chmod(0o444)
     os.seteuid(user or 65534)  # to an administrator nothing is closed
     try:
-        assert list(Pictures.of("in/*/*.jpg")) == [("in/b/1.jpg", "")]
+        assert list(Pictures.of("in/*/*.jpg")) == [Listed("in/b/1.jpg")]
     finally:
         os.seteuid(user)
         Path("in/b").chmod(before)
@@ -143,12 +146,12 @@ def test_labels_have_the_names_of_classes_that_training_gives_them(data, compose
     classes = DATASETS[data](compose(f"data={data}", f"data.root={root}").data).classes
     found = Pictures.of(str(source))
     shown = [r"\u200ecat", "café" if data == "csv" else r"caf\xe9"]
-    assert sorted(label for _, label in found) == sorted(classes) == shown
+    assert sorted(one.label for one in found) == sorted(classes) == shown
     assert set(found.folders) == (set() if data == "csv" else set(classes))
 
 
 def test_a_single_file_needs_no_ending_of_a_picture(folder):
-    assert list(Pictures.of("in/notes.txt")) == [("in/notes.txt", "")]
+    assert list(Pictures.of("in/notes.txt")) == [Listed("in/notes.txt")]
 
 
 @pytest.mark.parametrize(

@@ -53,14 +53,18 @@ def table(tmp_path):
 
 
 @pytest.mark.parametrize(("given", "column"), [([], "big"), (["target=above"], "above")])
-def test_a_target_is_measured_by_its_own_column(given, column, predict, answering, table):
+def test_a_target_is_measured_by_its_own_column_for_each_split(given, column, predict, answering, table):
     run = answering("big", "above")
     code, out, err = predict(f"run={run}", f"input={table}", *given)
     assert (code, err) == (0, "")
     rows = list(csv.DictReader(table.read_text().splitlines()))
     found = load_run(run, target=column).predict([table.parent / row["path"] for row in rows], accelerator="cpu")
-    right = np.mean([one.name == row[column] for one, row in zip(found, rows, strict=True)])
-    assert re.search(rf"^accuracy +{right:.4f} of 20 labelled pictures, column {column}$", out, re.MULTILINE)
+    for split, count in {"test": 8, "train": 12}.items():
+        of = [(one, row[column]) for one, row in zip(found, rows, strict=True) if row["split"] == split]
+        right = np.mean([one.name == answer for one, answer in of])
+        nll = -np.mean([np.log(dict(one.top(2))[answer]) for one, answer in of])
+        accuracy = f"{right:.4f} of {count} labelled pictures, column {column}"
+        assert re.search(rf"^accuracy of {split} +{accuracy}\nNLL of {split} +{nll:.4f}$", out, re.MULTILINE)
 
 
 def test_runs_that_answer_different_questions_are_no_ensemble(predict, answering, table):

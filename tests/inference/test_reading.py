@@ -4,6 +4,7 @@ from itertools import count, islice
 
 import pytest
 
+from vitrine.inference.inputs import Listed
 from vitrine.inference.reading import read_batches
 
 
@@ -15,12 +16,12 @@ def test_an_endless_list_is_read_only_a_few_batches_ahead(run, pictures, workers
     def endless():
         nonlocal listed
         for listed in count(1):
-            yield (path if listed % 3 else "missing.png"), ""
+            yield Listed(path if listed % 3 else "missing.png")
 
     batches = read_batches(endless(), [run.transform], batch_size=4, workers=workers, pin=False)
     for batch, (images, errors, _) in islice(batches, 5):
         assert len(batch) == 4
-        assert [index for index, (name, _) in enumerate(batch) if name == "missing.png"] == sorted(errors)
+        assert [index for index, picture in enumerate(batch) if picture.path == "missing.png"] == sorted(errors)
         assert images[0].shape == (4 - len(errors), 1, 8, 8)
     assert listed <= 4 * (5 + 2 * workers)
     batches.close()

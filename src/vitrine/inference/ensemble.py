@@ -93,22 +93,23 @@ class Ensemble:
             errors: by index in ``batch``, why each of the others cannot be read.
         """
         if not images:
-            return [Row(path, [], [], label, error=errors[index]) for index, (path, label) in enumerate(batch)]
+            return [_unread(picture, errors[index]) for index, picture in enumerate(batch)]
         probabilities = self.probabilities(images)
         count = len(self.classes) if self.multi_label else self.top_k
         values, indices = (found.tolist() for found in likeliest(probabilities, count))
         rows, number = [], 0
-        for index, (path, label) in enumerate(batch):
+        for index, picture in enumerate(batch):
             if index in errors:
-                rows.append(Row(path, [], [], label, error=errors[index]))
+                rows.append(_unread(picture, errors[index]))
                 continue
             if self.multi_label:
                 given = sum(value >= self.threshold for value in values[number])
                 indices[number], values[number] = indices[number][:given], values[number][:given]
             names = [self.classes[position] for position in indices[number]]
+            path, label, split = picture
             known = label and not self.multi_label
             of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
-            rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label))
+            rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label, split=split))
             number += 1
         return rows
 
@@ -134,6 +135,10 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
         problem = "an ensemble needs the same target; target=NAME names one that all have"
         raise RunError(f"{another} answers {other}, {path} {target}; {problem}")
     return first.classes
+
+
+def _unread(picture: Listed, error: str) -> Row:
+    return Row(picture.path, [], [], picture.label, error=error, split=picture.split)
 
 
 def _rounded(value: float) -> float:

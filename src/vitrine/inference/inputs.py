@@ -10,13 +10,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
+from typing import NamedTuple
 
 from vitrine.data.image_csv import LABEL, other_forms, utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url, unread_hint
 from vitrine.errors import DataError, first_line
 from vitrine.text import nfc, printable, similar_path_hint
 
-Listed = tuple[str, str]  # path, and the name of the true class, printable and NFC as training stores it, or ""
+
+class Listed(NamedTuple):
+    """A picture.
+
+    Attributes:
+        path: as it is listed.
+        label: name of the true class, printable and NFC as training stores it, or "".
+        split: the cell of a CSV file's column ``split``, or "".
+    """
+
+    path: str
+    label: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,7 @@ class Pictures:
             found = cls(source, partial(_rows, path, LABEL), columns=_columns(path))
             problem = f"{source} has no rows"
         elif path.is_file():
-            found, problem = cls(source, lambda: iter([(source, "")])), ""
+            found, problem = cls(source, lambda: iter([Listed(source)])), ""
         elif glob.has_magic(source):
             found, problem = cls(source, partial(_matches, source)), f"no file matches {source}"
         else:
@@ -107,14 +120,14 @@ class Pictures:
 def _walk(folder: str) -> Iterator[Listed]:
     """Yield the pictures in a folder and in those inside it; their class is the uppermost folder."""
     found = look_into(folder)
-    yield from ((f"{folder}/{name}", "") for name in found.pictures)
+    yield from (Listed(f"{folder}/{name}") for name in found.pictures)
     for name in found.folders:
-        yield from ((path, _class(name)) for path in pictures_in(f"{folder}/{name}", {found.identity}))
+        yield from (Listed(path, _class(name)) for path in pictures_in(f"{folder}/{name}", {found.identity}))
 
 
 def _matches(pattern: str) -> Iterator[Listed]:
     paths = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    return ((path, "") for path in paths if not os.path.isdir(path))  # noqa: PTH112 - Path's may raise
+    return (Listed(path) for path in paths if not os.path.isdir(path))  # noqa: PTH112 - Path's may raise
 
 
 def _lines() -> Iterator[Listed]:
@@ -125,7 +138,7 @@ def _lines() -> Iterator[Listed]:
     for path in filter(str.strip, paths):
         if "\0" in path:
             raise DataError("input=-: standard input holds zero bytes; name one picture a line")
-        yield path, ""
+        yield Listed(path)
     if not path:
         raise DataError("input=-: no picture was named")
 
@@ -142,7 +155,8 @@ def _rows(file: Path, label: str) -> Iterator[Listed]:
     with _reading(file):
         for row in csv.DictReader(utf8_lines(file)):
             if path := (row["path"] or "").strip():
-                yield _beside(file, path), _class((row.get(label) or "").strip())
+                true, split = (_class((row.get(column) or "").strip()) for column in (label, "split"))
+                yield Listed(_beside(file, path), true, split)
 
 
 def _beside(file: Path, path: str) -> str:

@@ -158,8 +158,8 @@ def _attention_images(folder: Path, pictures: Pictures, predictor: Predictor) ->
         problem = f"must not be inside the pictures, input={source}"
         raise ConfigError([Fault("attention", str(folder), problem)])
     images_of = AttentionImages(folder, pictures.source if of_folder else "", predictor)
-    for path, _ in () if pictures.is_stream else pictures:  # those of a stream are checked as they come
-        images_of.path_of(path)
+    for picture in () if pictures.is_stream else pictures:  # those of a stream are checked as they come
+        images_of.path_of(picture.path)
     return images_of
 
 
@@ -177,7 +177,7 @@ def _with_known_labels(
     pictures: Pictures, classes: list[str], notes: Console, multi_label: bool
 ) -> tuple[Iterator[Listed], bool]:
     """Return the pictures and whether they have labels: only if these are the runs' classes, as folders need not be."""
-    unlabelled = ((path, "") for path, _ in pictures)
+    unlabelled = (Listed(picture.path) for picture in pictures)
     if multi_label and not pictures.has_labels:
         return unlabelled, False
     unknown = [name for name in pictures.folders if name not in classes]
@@ -195,12 +195,12 @@ def _with_known_labels(
 
 
 def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], multi_label: bool) -> Iterator[Listed]:
-    for path, label in pictures:
-        for name in split_labels(label) if multi_label else [label]:
+    for picture in pictures:
+        for name in split_labels(picture.label) if multi_label else [picture.label]:
             if name and name not in known:
                 hint = did_you_mean(nearest(name, known))
-                raise DataError(f"{path} has the label {name}, which is not a class of the run{hint}")
-        yield path, label
+                raise DataError(f"{picture.path} has the label {name}, which is not a class of the run{hint}")
+        yield picture
 
 
 def _resumed(journal: Journal, pictures: Iterator[Listed]) -> Iterator[Row]:
@@ -210,8 +210,8 @@ def _resumed(journal: Journal, pictures: Iterator[Listed]) -> Iterator[Row]:
         RunError: they are of other pictures.
     """
     for number, row in enumerate(journal.resumed(), start=1):
-        path, label = next(pictures, ("nothing", ""))
-        if (path, label) != (row.path, row.label):
-            problem = f"row {number} is {row.path}, the input's is {path}; delete it, or choose another output"
+        picture = next(pictures, Listed("nothing"))
+        if picture != (row.path, row.label, row.split):
+            problem = f"row {number} is {row.path}, the input's is {picture.path}; delete it, or choose another output"
             raise RunError(f"{journal.path} holds results of other pictures: {problem}")
         yield row

@@ -42,10 +42,10 @@ class Reader(Dataset[DecodedBatch]):
         prepared: list[list[Tensor]] = []
         errors: dict[int, str] = {}
         paged = 0
-        for index, (path, _) in enumerate(batch):
+        for index, picture in enumerate(batch):
             try:
-                prepared.append([preparation.pixels(path) for preparation in self.preparations])
-                paged += has_pages(Path(path))
+                prepared.append([preparation.pixels(picture.path) for preparation in self.preparations])
+                paged += has_pages(Path(picture.path))
             except DataError as error:
                 errors[index] = str(error)
         images = [torch.stack(each) for each in zip(*prepared, strict=True)]

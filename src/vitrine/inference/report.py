@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +16,15 @@ from vitrine.data.image_csv import LABEL, SEPARATOR
 from vitrine.inference.inputs import Pictures
 from vitrine.inference.results import Layout, Row
 from vitrine.text import one_line, plural
+
+
+@dataclass
+class SplitMetrics:
+    """Counts of labelled pictures, and the sum of their negative log-likelihoods."""
+
+    count: int = 0
+    right: int = 0
+    nll: float = 0.0
 
 
 class Report:
@@ -40,8 +51,8 @@ class Report:
         self.width = max(len(one_line(name)) for name in [*classes, *layout.answers[::2]])
         self.notes = notes
         self.unreadable = self.paged = 0
-        self._read = self._doubtful = self._labelled = self._right = self._right_and_sure = self._sure = 0
-        self._nll = 0.0
+        self._read = self._doubtful = self._right_and_sure = self._sure = 0
+        self._labelled: dict[str, SplitMetrics] = defaultdict(SplitMetrics)  # by split
         self._new = 0
         self._seconds = 0.0
         self._bar: tuple[Progress, TaskID] | None = None
@@ -100,21 +111,23 @@ class Report:
         self._doubtful += doubtful
         if row.label:
             right = self.layout.is_right(row)
-            self._labelled += 1
-            self._right += right
+            labelled = self._labelled[row.split]
+            labelled.count += 1
+            labelled.right += right
+            labelled.nll -= math.log(max(row.label_probability or 0.0, 1e-45))  # the least float32
             self._sure += not doubtful
             self._right_and_sure += right and not doubtful
-            self._nll -= math.log(max(row.label_probability or 0.0, 1e-45))  # the least float32
 
     def conclude(self) -> None:
         """Print the summary."""
         entries = {}
-        if self._labelled:
-            column = "" if self.label == LABEL else f", column {self.label}"
-            count = plural(self._labelled, "labelled picture")
-            entries["accuracy"] = f"{self._right / self._labelled:.4f} of {count}{column}"
+        column = "" if self.label == LABEL else f", column {self.label}"
+        for split, labelled in self._labelled.items():
+            of = f" of {split}" if split else ""
+            count = plural(labelled.count, "labelled picture")
+            entries[f"accuracy{of}"] = f"{labelled.right / labelled.count:.4f} of {count}{column}"
             if not self.layout.multi_label:
-                entries["NLL"] = f"{self._nll / self._labelled:.4f}"
+                entries[f"NLL{of}"] = f"{labelled.nll / labelled.count:.4f}"
         if self.options.confidence is not None and not self.layout.multi_label:
             share = f"{self._doubtful / self._read:.1%} of them" if self._read else "none"
             entries["in doubt"] = f"{plural(self._doubtful, 'picture')}, {share}"
@@ -128,7 +141,7 @@ class Report:
             print()
         width = max(map(len, entries))
         for name, value in entries.items():
-            print(f"{name:<{width}}  {one_line(value)}", flush=True)
+            print(f"{one_line(name):<{width}}  {one_line(value)}", flush=True)
         if self.unreadable:
             total = self._read + self.unreadable
             verb = "was" if self.unreadable == 1 else "were"

@@ -38,6 +38,7 @@ class Row:
         label: name of the true class, or names separated by ``|``; "" if unknown.
         label_probability: probability of the true class; ``None`` if unknown, or if there are several.
         error: why the picture cannot be read; else "".
+        split: what a CSV file's column ``split`` has; else "".
     """
 
     path: str
@@ -46,6 +47,7 @@ class Row:
     label: str = ""
     label_probability: float | None = None
     error: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True)
