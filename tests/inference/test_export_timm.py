@@ -138,6 +138,14 @@ def test_timm_cuts_and_stretches_arrays_as_training_did(size, ratio):
     torch.testing.assert_close(theirs(Image.fromarray(pixels)), ours(pixels), rtol=0, atol=2 / 255 / 0.5)
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_the_folder_says_whether_its_logits_take_a_softmax_or_a_sigmoid(tmp_path, several):
+    loaded = source(untrained_run(tmp_path / "run"))
+    loaded.run.config.data.multi_label = several
+    labels = "multi_label" if several else "single_label"
+    assert to_timm.timm_config(loaded)["problem_type"] == f"{labels}_classification"
+
+
 def test_float16_halves_the_weights_and_reports_the_cost(tmp_path):
     run = trained_run(tmp_path)
     full, half = (export_run(ExportRequest(run, "safetensors", dtype=dtype)) for dtype in ("float32", "float16"))

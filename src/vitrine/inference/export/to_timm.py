@@ -154,7 +154,9 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
         return list(values) * (channels if len(values) == 1 else 1)
 
     target = {"target": source.run.answers} if source.run.answers else {}
+    labels = "multi_label" if data.multi_label else "single_label"
     return target | {
+        "problem_type": f"{labels}_classification",  # by which transformers takes a sigmoid or a softmax
         "architecture": name,
         "num_classes": len(source.run.classes),
         "label_names": source.run.classes,
