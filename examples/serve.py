@@ -26,12 +26,14 @@ class Classifier(litserve.LitAPI):
         """Load the run in the server's worker."""
         self.run = load_run(sys.argv[1])
 
-    def predict(self, request: dict[str, str]) -> dict[str, str | float]:
+    def predict(self, request: dict[str, str]) -> dict[str, object]:
         """Classify the picture of a request, ``{"picture": BASE64}``."""
         try:
             prediction = self.run.predict(io.BytesIO(base64.b64decode(request["picture"])))
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise HTTPException(400, f"a picture, as base64, is expected: {error}") from error
+        if self.run.config.data.multi_label:
+            return {"labels": dict(prediction.labels())}
         return {"class": prediction.name, "probability": prediction.probability}
 
 

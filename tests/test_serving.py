@@ -3,16 +3,19 @@
 import base64
 import io
 import json
+import runpy
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from helpers.pictures import write_test_images
 from helpers.running import ROOT, descendants, wait_until_gone
@@ -21,6 +24,9 @@ from PIL import Image
 from vitrine import load_run
 from vitrine.cli.main import main
 from vitrine.data.decode import FORMATS
+from vitrine.inference.export.formats import ExportRequest
+from vitrine.inference.export.source import ExportSource
+from vitrine.inference.predictor import Prediction
 
 pytestmark = pytest.mark.whole
 
@@ -118,6 +124,15 @@ def test_litserve_serves_a_run(serve, picture, huge):
     assert ask(address, as_json(picture.read_bytes())) == (200, answer), "it still answers"
 
 
+def test_litserve_answers_with_all_labels_of_a_model_of_several():
+    pytest.importorskip("litserve")
+    api = runpy.run_path(str(ROOT / "examples" / "serve.py"))["Classifier"]()
+    prediction = Prediction(["cat", "dog", "owl"], torch.tensor([0.75, 0.25, 0.5]))
+    config = SimpleNamespace(data=SimpleNamespace(multi_label=True))
+    api.run = SimpleNamespace(config=config, predict=lambda _: prediction)
+    assert api.predict({"picture": ""}) == {"labels": {"cat": 0.75, "owl": 0.5}}
+
+
 @pytest.fixture
 def noise(tmp_path):
     """Pictures that are not the model's size, of 8 and of 16 bits."""
@@ -151,6 +166,45 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, hug
         client.sendall(b"POST / HTTP/1.0\r\nContent-Length: -1\r\n\r\n")
         assert b" 400 " in client.recv(100)
     assert ask(address, picture.read_bytes()) == (200, answer), "it still answers"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "imagefolder", "resize": "crop"},
+        {"name": "imagefolder", "resize": "pad"},
+        {"name": "imagefolder", "resize": "squash", "levels": [0, 4095]},
+        {"name": "digits", "image_size": (16, 8)},
+        {"name": "mylab.Pictures", "image_size": (16, 8), "multi_label": True},
+    ],
+    ids=lambda settings: settings.get("resize", settings["name"]),
+)
+@pytest.mark.parametrize("shape", [(20, 60), (31, 9), (8, 8)])
+def test_the_onnx_program_prepares_pictures_as_training_did(settings, shape, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    source = ExportSource(ExportRequest(RUN, "torch_export"), load_run(RUN))
+    for name, value in settings.items():
+        setattr(source.run.config.data, name, value)
+    session = SimpleNamespace(
+        get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=source.facts),
+        get_inputs=lambda: [SimpleNamespace(shape=("batch", *source.picture_shape))],
+    )
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda _: session)
+    monkeypatch.setattr(sys, "argv", ["serve_onnx.py", "model.onnx"])
+    program = {}
+    exec((ROOT / "examples" / "serve_onnx.py").read_text().partition("class _Handler")[0], program)
+    path = tmp_path / "picture.png"
+    kind = np.uint16 if "levels" in settings else np.uint8
+    Image.fromarray(np.random.default_rng(0).integers(0, 5000 if kind is np.uint16 else 256, shape, dtype=kind)).save(
+        path
+    )
+    expected = source.run.transform.pixels(path).numpy().astype(int)
+    exact = settings["name"] == "imagefolder"
+    assert np.abs(program["prepared"](path.read_bytes()) - expected).max() <= (0 if exact else 1)
+    found = program["answer"](np.array([0.25, 0.75, 0.5, *[0.0] * 7]))
+    several = "multi_label" in settings
+    assert found == ({"labels": {"1": 0.75, "2": 0.5}} if several else {"class": "1", "probability": 0.75})
 
 
 @pytest.mark.quick

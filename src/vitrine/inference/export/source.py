@@ -157,12 +157,17 @@ class ExportSource:
         data, transform = self.run.config.data, self.run.transform
         shape = ", ".join(map(str, self.picture_shape))
         independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
-        target = {"target": self.run.answers} if self.run.answers else {}
-        return target | {
+        extra = {"target": self.run.answers} if self.run.answers else {}
+        if not transform.from_files:
+            extra["ratio"] = json.dumps(transform.ratio)
+        return extra | {
             "classes": json.dumps(self.run.classes),
             "input": f"images: uint8 (B, {shape}), pixels in [0, 255]",
             "output": f"probabilities: float32 (B, {len(self.run.classes)}), in the order of classes{independent}",
+            "multi_label": json.dumps(data.multi_label),
             "preparation": described(transform),
+            "resize": transform.resize if transform.from_files else "stretch",
+            "levels": json.dumps(transform.levels),
             "mean": json.dumps(list(data.mean)),
             "std": json.dumps(list(data.std)),
             "normalisation": "inside the model",
