@@ -47,6 +47,7 @@ def untrained_run(folder: Path, **model) -> Path:
     """Make a finished run of the digits in ``folder`` whose model has these fields and large random weights."""
     config = vitrine.compose(["model=vit_nano", "depth=1", "patch=2", "name=untrained"])
     config.model = replace(config.model, **({"dim": 12, "heads": 3} | model))
+    config.data.image_size = config.model.image_size
     channels = config.data.in_channels = config.model.in_channels
     config.data.mean, config.data.std = [0.4, 0.5, 0.3][:channels], [0.3, 0.2, 0.25][:channels]
     record = RunRecord.at(folder)

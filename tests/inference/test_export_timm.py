@@ -162,6 +162,25 @@ def card(tmp_path_factory):
     return (run / "exports" / "hf" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["digits", "lab.Pictures"])
+@pytest.mark.parametrize("shape", [(20, 60), (61, 20)])
+def test_the_program_of_the_card_classifies_pictures_of_any_ratio_as_predict_does(
+    tmp_path, monkeypatch, capsys, name, shape
+):
+    """Of arrays that were square, and stretched to 16 x 8; and of those of a data set that were 16 x 8."""
+    made = source(untrained_run(tmp_path / "run", image_size=(16, 8)))
+    made.run.config.data.name = name
+    to_hub.write(made, tmp_path / "hf")
+    (program,) = re.findall(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    pixels = np.linspace(0, 255, shape[0] * shape[1]).reshape(shape).round().astype(np.uint8)
+    Image.fromarray(pixels).save("picture.png")
+    exec(program.replace("hf-hub:NAME", "local-dir:hf"), {})
+    best, probability = capsys.readouterr().out.split()
+    expected = made.run.predict("picture.png", accelerator="cpu")
+    assert (best, float(probability)) == (expected.name, pytest.approx(expected.probability, abs=0.01))
+
+
 def test_the_card_has_the_metadata_that_the_hub_reads(card):
     head = yaml.safe_load(card.split("---")[1])
     assert (head["license"], head["library_name"], head["pipeline_tag"]) == ("mit", "timm", "image-classification")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrine.config.size import format_size
+from vitrine.data.preparation import Preparation
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
 from vitrine.runs.predictions import is_correct, predicted_classes
@@ -54,13 +55,12 @@ from PIL import Image, ImageOps
 model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()  # or "local-dir:FOLDER"
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
 picture = ImageOps.exif_transpose(Image.open("picture.png")).convert("{mode}")
-with torch.no_grad():
+{crop}with torch.no_grad():
     probabilities = model(transform(picture).unsqueeze(0)).{probabilities}[0]
 {use}
 ```
 
-In training, each picture was prepared so: {preparation}. The program above clips 16-bit pixels at 255, and
-timm's crop can lie one pixel off.
+In training, each picture was prepared so: {preparation}. The program above clips 16-bit pixels at 255{off}.
 
 ## How it was trained
 
@@ -72,6 +72,11 @@ timm's crop can lie one pixel off.
 """
 
 
+CROP = """\
+{sides}
+left, top = (picture.width - wide) // 2, (picture.height - high) // 2
+picture = picture.crop((left, top, left + wide, top + high))  # as in training, before timm resizes it
+"""
 USE = """\
 best = int(probabilities.argmax())
 print(model.pretrained_cfg["label_names"][best], float(probabilities[best]))"""
@@ -115,6 +120,8 @@ def model_card(source: ExportSource) -> str:
         does=does,
         probabilities="sigmoid()" if multi_label else "softmax(dim=1)",
         use=USE_MULTI_LABEL if multi_label else USE,
+        crop=crop(source.run.transform),
+        off=", and\ntimm's crop can lie one pixel off" if source.run.transform.from_files else "",
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.run),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
@@ -133,6 +140,20 @@ def model_card(source: ExportSource) -> str:
         command=one_line(str(facts.get("command", "vitrine train"))).replace("`", "'"),
         provenance=provenance(facts),
     )
+
+
+def crop(preparation: Preparation) -> str:
+    """Return the lines that crop a picture as the data set's arrays were; of picture files, timm's transform does."""
+    if preparation.from_files:
+        return ""
+    height, width = preparation.ratio
+    sides = "high = wide = min(picture.size)"
+    if height != width:
+        sides = (
+            f"scale = min(picture.height / {height}, picture.width / {width})\n"
+            f"high, wide = max(1, round(scale * {height})), max(1, round(scale * {width}))"
+        )
+    return CROP.format(sides=sides)
 
 
 def metadata(source: ExportSource, accuracy: AccuracyOnTest | None) -> str:

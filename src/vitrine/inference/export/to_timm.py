@@ -178,7 +178,7 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
 
 
 def crop_mode(preparation: Preparation) -> str:
-    """Return how timm gives a picture the size of the model; as training did any of an array's ratio."""
+    """Return how timm gives a picture the size of the model; of a data set of arrays, one that has their ratio."""
     if preparation.from_files:
         return CROP_MODES[preparation.resize]
     (height, width), (high, wide) = height_width(preparation.size), preparation.ratio
