@@ -214,6 +214,15 @@ def test_without_test_images_the_card_says_that_the_accuracy_was_selected_on(tmp
     assert "model-index" not in text
 
 
+def test_a_card_takes_the_accuracy_of_the_best_file_that_is_there(tmp_path):
+    run = trained_run(tmp_path)
+    with_predictions = model_card(source(run))
+    (run / "predictions.npz").unlink()
+    assert model_card(source(run)) == with_predictions
+    (run / "metrics.json").unlink()
+    assert "| accuracy | not recorded |" in model_card(source(run))
+
+
 LAST = {"callbacks": {"monitor": "last"}}
 IN_TRAINING = {"data": {"hold_out": False}}
 BOTH = "on which the epoch was selected and the model was trained"

@@ -96,13 +96,17 @@ class AccuracyOnTest:
 
     @classmethod
     def of(cls, run: LoadedRun) -> "AccuracyOnTest | None":
-        """Return the run's; ``None`` if its data has no test images."""
+        """Return the run's, from its predictions or else its metrics; ``None`` if these have none of test images."""
         if (tested := run.test_outputs) is None:
-            return None
-        logits, labels = (values.numpy() for values in tested)
-        right = is_correct(predicted_classes(logits, labels), labels)
-        count = int(right.sum())
-        return cls(count / len(right), *wilson_interval(count, len(right)), len(right))
+            images = (run.record.facts.get("images") or {}).get("test", 0)
+            if not images or "test/acc" not in (metrics := metrics_of(run)):
+                return None
+            count = round(metrics["test/acc"] * images)
+        else:
+            logits, labels = (values.numpy() for values in tested)
+            right = is_correct(predicted_classes(logits, labels), labels)
+            count, images = int(right.sum()), len(right)
+        return cls(count / images, *wilson_interval(count, images), images)
 
 
 def model_card(source: ExportSource) -> str:
@@ -190,9 +194,15 @@ def accuracy_row(accuracy: AccuracyOnTest | None, run: LoadedRun) -> str:
     if accuracy is None:
         uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * (not run.record.holds_out)
         used = f", on which {listed(uses)}" if uses else ""
-        return f"accuracy on validation{used} | {run.metrics['val/acc']:.4f}"
+        validated = metrics_of(run).get("val/acc")
+        return "accuracy | not recorded" if validated is None else f"accuracy on validation{used} | {validated:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
     return f"test accuracy | {value}, {accuracy.images:,} images, one training"
+
+
+def metrics_of(run: LoadedRun) -> dict[str, float]:
+    """Return a run's metrics; none of a run whose metrics.json was not copied with its model."""
+    return run.metrics if (run.record.path / "metrics.json").exists() else {}
 
 
 def selection(run: LoadedRun, *, tested: bool) -> str:
