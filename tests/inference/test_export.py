@@ -64,7 +64,7 @@ def probabilities(run, pictures):
 def exported(tmp_path_factory):
     """The trained run's ONNX file, and the report."""
     run = trained_run(tmp_path_factory.mktemp("exported"))
-    return run, export_run(ExportRequest(run, "onnx"))
+    return run, export_run(ExportRequest(run, "onnx", license="mit"))
 
 
 def test_an_exact_export_is_reported_as_equal(tmp_path):
@@ -94,6 +94,7 @@ def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(e
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["classes"]) == [str(digit) for digit in range(10)]
     assert facts["input"] == "images: uint8 (B, 1, 8, 8), pixels in [0, 255]"
+    assert facts["license"] == "mit"
     assert facts["run"] == "2026-11-22_19-27-16_single_9c9f"
     (picture,), (output,) = session.get_inputs(), session.get_outputs()
     assert (picture.name, picture.type, picture.shape[1:]) == ("images", "tensor(uint8)", [1, 8, 8])
@@ -415,8 +416,10 @@ def test_the_command_of_the_docs_exports_and_a_second_time_is_refused(run, tmp_p
     )
 
 
-def test_the_commands_of_the_docs_are_requests_that_pass_the_checks(run):
+def test_the_commands_of_the_docs_are_requests_that_pass_the_checks(run, monkeypatch):
     from vitrine.cli.export import request
+
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_mine")
 
     assert len(COMMANDS) >= 5
     for command in COMMANDS:

@@ -53,6 +53,20 @@ def test_a_repository_is_for_the_hubs_format(run):
     assert refusal(run, "onnx", hub="me/digits") == "--hub takes --format hf, not onnx"
 
 
+def test_a_wrong_name_of_a_repository_and_a_missing_login_are_refused_first(run, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert refusal(run, "hf", hub="me/digits") == "--hub: not logged in; run `hf auth login`, or set HF_TOKEN"
+    assert refusal(run, "hf", hub="a/b/c").startswith("--hub a/b/c: Repo id must be in the form")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_mine")
+    assert ExportRequest(run, "hf", hub="me/digits").hub == "me/digits"
+
+
+def test_a_folder_of_data_is_for_the_types_that_read_it(run):
+    problem = "--data-root takes --dtype float16 or int8, which alone read the data set"
+    assert refusal(run, "onnx", data_root="data") == problem
+    assert ExportRequest(run, "onnx", dtype="int8", data_root="data").data_root == "data"
+
+
 def test_a_missing_package_is_named_with_the_extra_that_has_it(run, monkeypatch):
     monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnxscript" else sys)
     assert refusal(run, "onnx") == "--format onnx takes onnxscript: pip install -e '.[export]'"

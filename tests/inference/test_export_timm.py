@@ -380,12 +380,10 @@ def test_an_export_is_pushed_with_the_users_own_token_only(tmp_path, hub):
     address, server = hub
     without_token = push(run, address, "", tmp_path)
     folder = run / "exports" / "hf"
-    assert without_token.returncode == 1
-    assert without_token.stderr == (
-        f"vitrine: {folder} is written, but was not pushed to me/digits: "
-        "not logged in; run `hf auth login`, or set HF_TOKEN\n"
-    )
+    assert without_token.returncode == 2
+    assert without_token.stderr == "vitrine: --hub: not logged in; run `hf auth login`, or set HF_TOKEN\n"
     assert server.seen == []
+    assert not folder.exists()
 
     done = push(run, address, "hf_mine", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -400,11 +398,6 @@ def test_a_refused_token_is_one_line_and_the_folder_stays(tmp_path, hub, monkeyp
     run = trained_run(tmp_path)
     done = push(run, hub[0], "hf_other", tmp_path)
     assert done.returncode == 1
-    assert re.fullmatch(r"vitrine: .*/exports/hf is written, but was not pushed to me/digits: .*401.*\n", done.stderr)
+    problem = "is written, but was not pushed to me/digits; the same command with --overwrite tries again"
+    assert re.fullmatch(rf"vitrine: .*/exports/hf {problem}: .*401.*\n", done.stderr)
     assert (run / "exports" / "hf" / "model.safetensors").is_file()
-
-
-def test_without_a_login_nothing_is_asked_of_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ExportError, match="not logged in"):
-        to_hub.push(tmp_path, "me/digits")

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitrine.config.targets import named_for
-from vitrine.errors import VitrineError
+from vitrine.errors import VitrineError, first_line
 from vitrine.files import refuse_link_out
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program
@@ -79,7 +79,8 @@ class ExportRequest:
         hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
 
     Raises:
-        ExportError: there is no such format or type, a package is missing, or the target exists or is out of reach.
+        ExportError: there is no such format or type, a package or the hub's login is missing, an option has no effect,
+            or the target exists or is out of reach.
         RunError: there is no such run, or its ``exports/`` is a link that leads out of it.
     """
 
@@ -108,8 +109,12 @@ class ExportRequest:
             )
         if self.hub is not None and self.format != "hf":
             raise ExportError(f"--hub takes --format hf, not {self.format}")
+        if self.data_root is not None and self.dtype == "float32":
+            raise ExportError("--data-root takes --dtype float16 or int8, which alone read the data set")
         if missing := [package for package in self.kind.packages if find_spec(package) is None]:
             raise ExportError(f"--format {self.format} takes {listed(missing)}: pip install -e '.[export]'")
+        if self.hub is not None:
+            _check_hub(self.hub)
         if (status := self.record.status) != "finished":
             problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
             raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
@@ -137,6 +142,20 @@ class ExportRequest:
         own = Path(named_for(self.target, self.kind.file))
         name = own.name if self.dtype == "float32" else f"{own.stem}_{self.dtype}{own.suffix}"
         return self.record.path / "exports" / name
+
+
+def _check_hub(repository: str) -> None:
+    """Refuse a name that the hub would, and an upload without a login, before an export is made for it."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ExportError(f"--hub {repository}: {first_line(error)}") from None
+    if get_token() is None:
+        raise ExportError("--hub: not logged in; run `hf auth login`, or set HF_TOKEN")
 
 
 def _check_target(path: Path, kind: ExportFormat, overwrite: bool) -> None:

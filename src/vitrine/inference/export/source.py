@@ -172,6 +172,7 @@ class ExportSource:
             "std": json.dumps(list(data.std)),
             "normalisation": "inside the model",
             "dtype": self.request.dtype,
+            "license": self.request.license,
             "run": str(self.request.record.facts.get("id", self.request.record.name)),
             "vitrine": versions()["vitrine"],
         }

@@ -31,11 +31,8 @@ def push(path: Path, repository: str) -> str:
     Raises:
         ExportError: the hub refuses it, or can't be reached; the folder stays.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
-    kept = f"{path} is written, but was not pushed to {repository}"
-    if get_token() is None:
-        raise ExportError(f"{kept}: not logged in; run `hf auth login`, or set HF_TOKEN")
     api = HfApi(library_name="vitrine")
     try:
         created = api.create_repo(repository, private=True, exist_ok=True)
@@ -43,5 +40,8 @@ def push(path: Path, repository: str) -> str:
             repo_id=created.repo_id, folder_path=path, commit_message="Upload a model trained with vitrine"
         )
     except Exception as error:  # the client raises errors of its transport
-        raise ExportError(f"{kept}: {first_line(error)}") from None
+        problem = (
+            f"{path} is written, but was not pushed to {repository}; the same command with --overwrite tries again"
+        )
+        raise ExportError(f"{problem}: {first_line(error)}") from None
     return str(created)
