@@ -575,6 +575,13 @@ def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run
     assert err == "vitrine: no metrics: four, 1 folder in mixed, are not classes of the run\n"
 
 
+def test_a_command_that_classified_nothing_leaves_no_journal(predict, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    code, _, err = predict(f"run={run.record.path}", "input=-", "output=x.csv")
+    assert (code, err) == (1, "vitrine: input=-: no picture was named\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_paths_come_from_standard_input(predict, run, pictures, monkeypatch):
     some = sorted(pictures.rglob("*.png"))[:5]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(map(str, some))))

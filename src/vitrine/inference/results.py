@@ -118,7 +118,7 @@ class Journal:
     @classmethod
     @contextmanager
     def open(cls, output: Path, made_by: dict[str, Any]) -> Iterator["Journal"]:
-        """Open the journal of ``output``, or begin it, and keep other processes from it.
+        """Open the journal of ``output``, or begin it, and keep other processes from it; remove it if it stays empty.
 
         Args:
             output: file that it becomes.
@@ -144,7 +144,12 @@ class Journal:
                 elif first != line:
                     problem = "holds results of other runs or settings; delete it, or choose another output"
                     raise RunError(f"{path} {problem}{_differences(first, made_by)}")
-            yield cls(file, path, output)
+            try:
+                yield cls(file, path, output)
+            finally:
+                with suppress(FileNotFoundError):
+                    if path.stat().st_size == len(line):  # without a row, it would only be in the way
+                        path.unlink()
 
     def resumed(self) -> Iterator[Row]:
         """Yield the rows that are there, and drop a last one that was cut short.
