@@ -320,6 +320,21 @@ def test_rows_of_other_settings_or_pictures_and_damaged_ones_are_not_continued(p
     assert predict(*command) == (1, "", problem)
 
 
+def test_a_resumed_command_names_the_pictures_that_could_not_be_read_before(
+    predict, run, bad_pictures, tmp_path, monkeypatch
+):
+    command = [f"run={run.record.path}", f"input={bad_pictures}", "output=x.csv"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
+        code, _, before = predict(*command)
+    assert code == 9
+    code, _, err = predict(*command)
+    assert code == 4
+    *named, last = err.splitlines()
+    assert named == [f"{line} (before the command was interrupted)" for line in before.splitlines()]
+    assert (len(named), last) == (4, "vitrine: 4 of 7 pictures were not readable")
+
+
 def test_an_interrupted_command_can_be_continued_with_another_confidence(predict, run, pictures, tmp_path, monkeypatch):
     """Which then counts for all rows: they are kept with their class, however likely it is."""
     command = [f"run={run.record.path}", f"input={pictures}/5"]

@@ -81,6 +81,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             journal = stack.enter_context(Journal.open(Path(options.output), made_by))
             for row in _resumed(journal, named):
                 report.count(row)
+                report.name_unreadable(row, " (before the command was interrupted)")
         with report.progress(pictures):
             _classify(named, ensemble, options, journal, images_of, report)
         if journal is not None:

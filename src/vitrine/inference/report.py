@@ -90,8 +90,7 @@ class Report:
         """Count and show the rows of a batch."""
         for row in rows:
             self.count(row)
-            if row.error:
-                self.notes.print(f"vitrine: {one_line(row.error)}")
+            self.name_unreadable(row)
         self._new += len(rows)
         if self.options.output is None:
             self._print(rows)
@@ -100,6 +99,11 @@ class Report:
             elapsed = progress.tasks[0].elapsed or 0.0
             speed = f"{self._new / elapsed:,.0f}" if elapsed else "-"
             progress.update(task, advance=len(rows), speed=speed)
+
+    def name_unreadable(self, row: Row, when: str = "") -> None:
+        """Print why a picture could not be read, if so."""
+        if row.error:
+            self.notes.print(f"vitrine: {one_line(row.error)}{when}")
 
     def count(self, row: Row) -> None:
         """Count a row."""
