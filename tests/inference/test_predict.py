@@ -234,6 +234,20 @@ def test_results_never_replace_the_list_that_they_are_of(output, predict, run, p
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_results_replace_earlier_ones_and_no_other_file(suffix, predict, run, pictures, tmp_path):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    command = [f"run={run.record.path}", f"input={min((pictures / '7').iterdir())}", f"output=x.{suffix}"]
+    output = tmp_path / f"x.{suffix}"
+    output.touch()
+    assert (predict(*command)[0], predict(*command)[0]) == (0, 0)
+    output.write_text("path,label\nmine.png,7\n")
+    code, _, err = predict(*command)
+    assert (code, output.read_text()) == (2, "path,label\nmine.png,7\n")
+    assert "exists and does not hold results of predict.py; choose another output" in err
+
+
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     some = zip(sorted((pictures / "5").iterdir()), [*"05", ""] * 20, strict=False)

@@ -19,7 +19,7 @@ from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.reading import read_batches
 from vitrine.inference.report import Report
-from vitrine.inference.results import Journal, Layout, Row
+from vitrine.inference.results import Journal, Layout, Row, may_replace
 from vitrine.runs.provenance import available_cores
 from vitrine.text import did_you_mean, listed, nearest, one_line, plural
 from vitrine.training.console import quiet_libraries
@@ -54,7 +54,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     multi_label = runs[0].config.data.multi_label
     pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))
     _check(options, classes, multi_label)
-    _keep_input(options, pictures)
+    _keep_files(options, pictures)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     named, labelled = _with_known_labels(pictures, classes, notes, multi_label)
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
@@ -139,13 +139,16 @@ def _check(options: PredictConfig, classes: list[str], multi_label: bool) -> Non
         raise ConfigError([Fault("top_k", str(options.top_k), f"must be <= {len(classes)}, the number of classes")])
 
 
-def _keep_input(options: PredictConfig, pictures: Pictures) -> None:
-    """Raise ConfigError where the results would replace the input: a list with labels, or the picture itself."""
-    if options.output is None or pictures.is_stream:
+def _keep_files(options: PredictConfig, pictures: Pictures) -> None:
+    """Raise ConfigError where the results would replace the input, or another file that holds no results."""
+    if options.output is None:
         return
     output, source = Path(options.output), Path(pictures.source)
-    if os.path.exists(output) and os.path.exists(source) and output.samefile(source):  # noqa: PTH110 - never raises
+    if not pictures.is_stream and os.path.exists(output) and os.path.exists(source) and output.samefile(source):  # noqa: PTH110 - never raises
         problem = f"would replace the input, input={source}; choose another output"
+        raise ConfigError([Fault("output", str(output), problem)])
+    if not may_replace(output):
+        problem = "exists and does not hold results of predict.py; choose another output"
         raise ConfigError([Fault("output", str(output), problem)])
 
 

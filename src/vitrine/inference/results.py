@@ -197,6 +197,19 @@ class Journal:
         self._file.seek(end)
 
 
+def may_replace(path: Path) -> bool:
+    """Return whether ``path`` may become results: there is no such file, it is empty, or begins as results do.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    if not path.is_file():
+        return True
+    begins = _BEGINS[path.suffix.lower()]
+    with naming_failed_write(path), path.open("rb") as file:
+        return file.read(len(begins)) in (b"", begins)
+
+
 def _line(values: dict[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
@@ -260,4 +273,5 @@ def _text(path: Cell) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+_BEGINS = {".csv": b'"path","class', ".json": b'[\n{"path": ', ".parquet": b"PAR1"}
 _WRITERS = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
