@@ -207,10 +207,17 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(run):
     assert files(run) == before
 
 
-def test_a_full_disk_is_reported_as_such(run, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_reported_as_such(run, monkeypatch, error):
     def write(source, path):
         path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(to_onnx, "write", write)
     before = files(run)

@@ -145,7 +145,8 @@ def _failures_of(request: ExportRequest) -> Iterator[None]:
     except Exception as error:  # each format's library has errors of its own
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        if shutil.disk_usage(request.path.parent).free < LEFT_ON_FULL_DISK:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(request.path)) from error
+        full = os.strerror(errno.ENOSPC)
+        if full in str(error) or shutil.disk_usage(request.path.parent).free < LEFT_ON_FULL_DISK:
+            raise OSError(errno.ENOSPC, full, str(request.path)) from error
         problem = f"{request.run} cannot be exported as {request.format}"
         raise ExportError(f"{problem}: {type(error).__name__}: {first_line(error)}") from error
