@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,15 @@ def test_a_staged_file_or_folder_replaces_what_was_there(tmp_path):
     assert names(tmp_path / "a") == ["b", "folder"]
     assert names(tmp_path / "a" / "folder") == ["three"]
     assert (tmp_path / "a" / "b" / "file").read_text() == "new"
+
+
+def test_what_killed_writers_left_is_removed_after_a_day(tmp_path):
+    for name, age in {".folder.old.partial": 90_000, ".folder.new.partial": 3600, ".other.old.partial": 90_000}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
+        os.utime(tmp_path / name, (0, time.time() - age))
+    stage(tmp_path / "folder", "one")
+    assert names(tmp_path) == [".folder.new.partial", ".other.old.partial", "folder"]
 
 
 @pytest.mark.parametrize(

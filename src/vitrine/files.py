@@ -1,9 +1,11 @@
 """Atomic file writes: a temporary file in the same folder, synced to disk, then renamed over the target."""
 
 import errno
+import glob
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ FULL = {
     errno.EFBIG: "the limit of file sizes is reached (ulimit -f)",
 }
 COPIED_AT_ONCE = 1 << 26  # bytes
+DAY = 86_400  # seconds
 
 
 @contextmanager
@@ -63,7 +66,8 @@ def staging(path: Path) -> Iterator[Path]:
     """Yield where to write a file or folder, which replaces ``path`` when the block ends without an error.
 
     For writers that choose their own temporary names or write several files. What is yielded has the name of ``path``,
-    in a hidden folder beside it. Folders above ``path`` are made if need be, and removed again after an error.
+    in a hidden folder beside it. Folders above ``path`` are made if need be, and removed again after an error. Hidden
+    folders that killed writers of ``path`` left are removed after a day.
 
     Raises:
         DiskFull: the disk is full; ``path`` is unchanged.
@@ -71,6 +75,10 @@ def staging(path: Path) -> Iterator[Path]:
     """
     missing = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(FileNotFoundError):  # another process has removed it
+            if time.time() - leftover.stat().st_mtime > DAY:
+                shutil.rmtree(leftover, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".partial") as folder:
             staged = Path(folder) / path.name
