@@ -142,7 +142,8 @@ class Decoder(Dataset[Tensor | str]):
                 (".tif", ".tiff")
             )
             hint = f"; {TIFFS}" if is_strange_tiff else ""
-            raise Undecodable(f"{name} cannot be decoded as an image: {first_line(error)}{hint}") from None
+            problem = first_line(error).removesuffix(f" {path!r}")  # Pillow names an open file by its address
+            raise Undecodable(f"{name} cannot be decoded as an image: {problem}{hint}") from None
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
