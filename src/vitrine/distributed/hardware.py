@@ -69,6 +69,11 @@ class Hardware:
         """Lightning's name of the precision. :meth:`set_up` sets how float32 is multiplied."""
         return "32-true" if self.precision == "tf32" else self.precision
 
+    @property
+    def rounds(self) -> bool:
+        """Whether float32 products may be rounded."""
+        return self.accelerator == "cuda" and self.precision in ("tf32", "bf16-mixed")
+
     @contextmanager
     def set_up(self) -> Iterator[None]:
         """Set PyTorch's process-wide options for this hardware, and restore them at the end.
@@ -81,13 +86,12 @@ class Hardware:
         """
         flushed = torch.finfo(torch.float64).tiny / 2 == 0
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-        rounded = self.accelerator == "cuda" and self.precision in ("tf32", "bf16-mixed")
         if self.accelerator == "cuda":  # for trainer.deterministic; cuBLAS reads it once
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         try:
             torch.set_flush_denormal(True)
-            torch.set_float32_matmul_precision("high" if rounded else "highest")
-            torch.backends.cudnn.allow_tf32 = rounded
+            torch.set_float32_matmul_precision("high" if self.rounds else "highest")
+            torch.backends.cudnn.allow_tf32 = self.rounds
             with keep_freed_memory():
                 yield
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.distributed.hardware import Hardware
 from vitrine.errors import RunError
 from vitrine.inference.inputs import Listed
 from vitrine.inference.load import LoadedRun
@@ -135,6 +136,11 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
         problem = "an ensemble needs the same target; target=NAME names one that all have"
         raise RunError(f"{another} answers {other}, {path} {target}; {problem}")
     return first.classes
+
+
+def strictest(models: Sequence[Hardware]) -> Hardware:
+    """Return the hardware whose options suit all models, as they are process-wide: one that rounds nothing, if any."""
+    return min(models, key=lambda hardware: hardware.rounds)
 
 
 def _unread(picture: Listed, error: str) -> Row:

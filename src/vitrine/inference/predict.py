@@ -13,7 +13,7 @@ from vitrine.config.predict import PredictConfig
 from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
-from vitrine.inference.ensemble import Ensemble, same_classes
+from vitrine.inference.ensemble import Ensemble, same_classes, strictest
 from vitrine.inference.inputs import Listed, Pictures
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.predictor import Predictor
@@ -64,7 +64,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             notes.print(f"vitrine: {path} is {status}, not finished: its best epoch so far predicts")
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator, run.transform) for run in runs]
-        stack.enter_context(predictors[0].hardware.set_up())
+        stack.enter_context(strictest([predictor.hardware for predictor in predictors]).set_up())
         images_of = None
         if options.attention is not None:
             images_of = _attention_images(Path(options.attention), pictures, predictors[0])
