@@ -42,6 +42,13 @@ def test_many_classes_are_described_by_their_range(smallest, is_uneven):
     assert ("data.sampling=balanced" in text) is is_uneven
 
 
+@pytest.mark.parametrize("names", [NAMES, [str(number) for number in range(13)]])
+def test_of_classes_of_about_one_size_the_range_is_all(names):
+    counts = [150, *[100] * (len(names) - 1)]
+    assert described(split(*counts), split(*counts), None, names=names) == "100 to 150 images each in train"
+    assert "accuracy of always" in described(split(151, *counts[1:]), split(*counts), None, names=names)
+
+
 def test_of_several_labels_an_image_counts_for_each():
     labels = torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.uint8)
     few = Split(torch.empty(2, 1, 1, 1, dtype=torch.uint8), labels)
