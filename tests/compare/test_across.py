@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,8 @@ def test_a_row_may_be_the_best_of_one_column_and_not_of_another(write_grid):
         "none against learned: worse with data=digits and mnist",
     ]
     assert across.notes[0] == (
-        "test accuracy (%), mean over 3 seeds; ▲ better and ▼ worse than learned; bold: may be the best, with 95 % "
-        "confidence (Hsu, 1984); each column on its own, without correction for their number"
+        "test accuracy (%), mean over 3 seeds; ▲ better and ▼ worse than learned; bold, and * in a terminal: may be the "
+        "best, with 95 % confidence (Hsu, 1984); each column on its own, without correction for their number"
     )
 
 
@@ -115,10 +116,7 @@ def test_failed_runs_are_counted_and_leave_no_row_that_may_be_the_best(write_gri
     assert {value for row in across.rows for value in across.comparisons if across.may_be_best(row, value)} == {
         "digits"
     }
-    assert (
-        "bold: may be the best, with 95 % confidence (Hsu, 1984), which cannot be told with data=mnist"
-        in across.notes[0]
-    )
+    assert "may be the best, with 95 % confidence (Hsu, 1984), which cannot be told with data=mnist" in across.notes[0]
     assert "data=mnist: of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)" in across.caveats
 
 
@@ -186,6 +184,7 @@ def test_csv_has_a_line_for_each_row_and_column_with_the_numbers_of_each_compari
     for line in lines:
         (row,) = (row for row in across.rows if row.label == line["position"])
         assert float(line["mean"]) == row.summaries[line["data"]].interval.mean
+        assert line["may_be_best"] == str(across.may_be_best(row, line["data"])).lower()
 
 
 def test_the_command_prints_the_table_and_notes_the_look(write_grid, capsys):
@@ -194,7 +193,7 @@ def test_the_command_prints_the_table_and_notes_the_look(write_grid, capsys):
     (grid / "sweep.json").write_text(json.dumps({"trials": trials}))
     main([str(grid), "--across", "data"])
     printed = capsys.readouterr().out
-    assert "rope      ▲ 96.07 ± 2.50    96.03 ± 2.66" in printed
+    assert "rope      *▲ 96.07 ± 2.50   *96.03 ± 2.66" in printed
     assert "- none against learned: worse with data=digits and mnist" in printed
     assert len(json.loads((grid / "looks.json").read_text())["looks"]) == 1
 
@@ -246,3 +245,13 @@ def test_decided_sweeps_are_compared_by_what_they_decided(tmp_path, write_run):
 def test_values_of_keys_may_follow_the_options(write_grid, capsys):
     main([str(write_grid()), "--across", "data", "position=learned,rope"])
     assert "none" not in capsys.readouterr().out
+
+
+def test_a_value_under_which_every_run_diverged_is_named_and_left_out(write_grid, write_run, tmp_path):
+    grid = write_grid()
+    for scheme in ("learned", "rope"):
+        given = ["data=fashion_mnist", f"position={scheme}"]
+        write_run(grid, *given, metrics={"test/acc": math.nan, "val/acc": math.nan}, predictions=False)
+    across = compare_across(load_results([grid]), "data")
+    assert list(across.comparisons) == ["digits", "mnist"]
+    assert across.left_out == ["data=fashion_mnist: every run diverged"]

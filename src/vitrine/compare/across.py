@@ -1,5 +1,6 @@
 """Compare configurations under each value of a key, such as on each data set: a column for each value."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +90,7 @@ class AcrossComparison:
         if any(self.may_be_best(row, value) for row in self.rows for value in self.comparisons):
             untold = [value for value, found in self.comparisons.items() if not found.findings.candidates]
             where = f", which cannot be told with {self.key}={' and '.join(untold)}" if untold else ""
-            signs.append(f"bold: may be the best, with 95 % confidence (Hsu, 1984){where}")
+            signs.append(f"bold, and * in a terminal: may be the best, with 95 % confidence (Hsu, 1984){where}")
         about = [f"{self.metric.title}{unit}, mean over {over}", *signs]
         if signs:
             about.append("each column on its own, without correction for their number")
@@ -155,6 +156,9 @@ def compare_across(
         except RunError as error:
             raise RunError(f"{key}={value}: {error}") from None
 
+    diverged = [value for value, runs in parts.items() if _all_diverged(runs, metric)]
+    if len(diverged) < len(parts):
+        parts = {value: runs for value, runs in parts.items() if value not in diverged}
     comparisons = {value: compared(value, runs, metric) for value, runs in parts.items()}
     chosen = next(iter(comparisons.values())).metric
     if any(found.metric != chosen for found in comparisons.values()):
@@ -179,9 +183,16 @@ def compare_across(
         numbers = {value: summaries[value][some[place].label] for value, some in rows.items() if place in some}
         chosen_values = dict(zip(columns, place, strict=True))
         shared[place] = AcrossRow(label_of(chosen_values), chosen_values, numbers)
-    lacking = sorted(set(values.values()) - {*parts, ""})
+    lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
     left_out = [f"{key}={value}: no run is finished" for value in lacking]
+    left_out += [f"{key}={value}: every run diverged" for value in diverged]
     return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
+
+
+def _all_diverged(runs: RunResults, metric: str | None) -> bool:
+    finished = [run for run in runs.runs if run.status == "finished"]
+    name = choose_metric(finished, metric).name
+    return not any(math.isfinite(run.metrics[name]) for run in finished)
 
 
 def _failures(compared: Comparison) -> list[str]:

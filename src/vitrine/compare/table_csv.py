@@ -10,6 +10,7 @@ from vitrine.compare.across import AcrossComparison
 from vitrine.compare.comparison import Comparison, RowSummary, range_of
 from vitrine.compare.costs import FLOPS, PARAMETERS
 from vitrine.compare.findings import BaselineComparison
+from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
 from vitrine.files import write_text
 from vitrine.inference.html_page import check_target
@@ -67,7 +68,7 @@ def _numbers(compared: Comparison, summary: RowSummary) -> dict[str, Any]:
         "high": mean.high,
         "best": summary.best,
         "worst": summary.worst,
-        **_against_baseline(compared, row is compared.findings.baseline, tested),
+        **_against_baseline(compared, row, tested),
         "parameters": PARAMETERS.value_of(summary),
         "flops_per_image": FLOPS.value_of(summary),
         "images_per_second": summary.images_per_second,
@@ -80,16 +81,18 @@ def _numbers(compared: Comparison, summary: RowSummary) -> dict[str, Any]:
     return found
 
 
-def _against_baseline(compared: Comparison, is_baseline: bool, tested: BaselineComparison | None) -> dict[str, Any]:
-    """What the table says of the difference; nothing in a table without other rows."""
+def _against_baseline(compared: Comparison, row: ConfigurationRow, tested: BaselineComparison | None) -> dict[str, Any]:
+    """What the table says of the difference, and whether the row may be the best; nothing in a table of one row."""
     if not compared.findings.comparisons:
         return {}
     names = ("difference", "difference_low", "difference_high", "p_corrected", "hedges_g", "verdict")
-    if tested is None:
-        return {"is_baseline": is_baseline} | dict.fromkeys(names)
-    found = tested.difference
-    numbers = (found.mean, found.low, found.high, tested.p, found.effect_size, tested.kind)
-    return {"is_baseline": is_baseline} | dict(zip(names, numbers, strict=True))
+    against: dict[str, Any] = {"is_baseline": row is compared.findings.baseline} | dict.fromkeys(names)
+    if tested is not None:
+        found = tested.difference
+        numbers = (found.mean, found.low, found.high, tested.p, found.effect_size, tested.kind)
+        against |= dict(zip(names, numbers, strict=True))
+    candidates = compared.findings.candidates
+    return against | {"may_be_best": any(row is one for one in candidates) if candidates else None}
 
 
 def _cell(value: Any) -> Any:

@@ -113,7 +113,9 @@ def terminal(compared: Compared) -> Grid:
     for heading in titles:
         grid.add_column(heading.title, justify="right" if heading.number else "left")
     for row in rows:
-        grid.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in row))
+        grid.add_row(
+            *(Text(f"*{cell.text}", "bold") if cell.bold else Text(cell.text) for cell in row)
+        )  # in a pipe, too
     return grid
 
 

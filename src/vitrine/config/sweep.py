@@ -47,7 +47,7 @@ DECISION_KEYS = ("metric", "alpha", "difference", "min_seeds", "max_seeds")
 DECISION_METRICS = VALIDATION + TEST
 
 # Keys and groups that repeat a comparison in place of adding a choice to it.
-CROSSED = ("seed", "data.fold", "data.val_seed", "data")
+CROSSED = ("seed", "data.fold", "data.val_seed", "data", "data.root")
 
 # Hydra's own settings: how runs are carried out, not what they are.
 HYDRA = KeyFacts(affects_result=False, shared_by_trials=True)

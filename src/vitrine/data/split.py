@@ -164,17 +164,21 @@ def hold_out_groups(
     names, members = np.unique(groups, return_inverse=True)
     if len(names) < 2:
         raise DataError(f"data.group has {plural(len(names), 'group')} of training images, and needs 2 to split them")
-    counts = np.zeros((len(names), int(labels.max()) + 1), int)  # images of each group and class
-    np.add.at(counts, (members, labels.numpy()), 1)
-    total, generator = counts.sum(axis=0), np.random.RandomState(seed)
+    total, generator = np.bincount(labels.numpy()), np.random.RandomState(seed)
     held_out = min(max(1, round(fraction * len(names))), len(names) - 1)
 
+    def images_of(chosen: np.ndarray) -> np.ndarray:
+        """(N,) bool: which images are of these groups."""
+        is_chosen = np.zeros(len(names), bool)
+        is_chosen[chosen] = True
+        return is_chosen[members]
+
     def error(chosen: np.ndarray) -> tuple[bool, float]:
-        found = counts[chosen].sum(axis=0)
+        found = np.bincount(labels.numpy()[images_of(chosen)], minlength=len(total))
         return bool(((found == total) & (total > 0)).any()), float(np.abs(found - fraction * total).sum())
 
     best = min((generator.permutation(len(names))[:held_out] for _ in range(TRIES)), key=error)
-    return _of_groups(labels, np.isin(members, best), classes)
+    return _of_groups(labels, images_of(best), classes)
 
 
 def split_group_folds(
