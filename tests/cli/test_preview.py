@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.running import write_image_folder
+from helpers.user_parts import enter_lab
 from PIL import Image
 
 from vitrine import compose
@@ -54,6 +55,17 @@ def test_the_command_draws_pictures_of_all_classes(tmp_path, monkeypatch, capsys
     with Image.open("preview.png") as image:
         assert image.width > 900
     assert {path.name for path in tmp_path.iterdir()} == {"pets", "preview.png"}, "nothing is cached, no run begins"
+
+
+def test_an_augmentation_of_the_users_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
+    enter_lab(tmp_path, monkeypatch, "lab_of_preview")
+    broken = (
+        "class Broken:\n    num_draws = 1\n\n    def __call__(self, images, draws):\n        raise ValueError('no')\n"
+    )
+    (tmp_path / "lab_of_preview" / "broken.py").write_text(broken)
+    with pytest.raises(SystemExit):
+        main(["model=vit_nano", "augment.parts=[lab_of_preview.broken.Broken]"])
+    assert capsys.readouterr().err.startswith("vitrine: lab_of_preview.broken.Broken failed: ValueError: no (")
 
 
 @pytest.mark.parametrize(

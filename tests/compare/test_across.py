@@ -87,8 +87,8 @@ def test_a_row_may_be_the_best_of_one_column_and_not_of_another(write_grid):
         "none against learned: worse with data=digits and mnist",
     ]
     assert across.notes[0] == (
-        "test accuracy (%), mean over 3 seeds; ▲ better and ▼ worse than learned; bold, and * in a terminal: may be the "
-        "best, with 95 % confidence (Hsu, 1984); each column on its own, without correction for their number"
+        "test accuracy (%), mean over 3 seeds; ▲ better and ▼ worse than learned; bold, and * in a terminal: may be "
+        "the best, with 95 % confidence (Hsu, 1984); each column on its own, without correction for their number"
     )
 
 

@@ -48,6 +48,7 @@ def _draw(options: argparse.Namespace) -> None:
         config = compose(options.overrides)
     import torch
 
+    from vitrine.config.part_failures import failing_in_one_line
     from vitrine.data.datasets import load_dataset
     from vitrine.text import class_name
     from vitrine.training.figure_style import save
@@ -58,7 +59,8 @@ def _draw(options: argparse.Namespace) -> None:
     )  # files are decoded when they are shown
     split = _some(dataset.train)
     ((images, _),) = split.batches([torch.arange(len(split))])
-    rows = [images, *(augmented(split, config, epoch) for epoch in range(options.epochs))]
+    with failing_in_one_line(config):
+        rows = [images, *(augmented(split, config, epoch) for epoch in range(options.epochs))]
     names = [class_name(dataset.classes, label) for label in split.first_labels.tolist()]
     figure = previewed([row.numpy() for row in rows], names, dataset.classes)
     try:

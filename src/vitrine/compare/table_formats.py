@@ -112,10 +112,8 @@ def terminal(compared: Compared) -> Grid:
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in titles:
         grid.add_column(heading.title, justify="right" if heading.number else "left")
-    for row in rows:
-        grid.add_row(
-            *(Text(f"*{cell.text}", "bold") if cell.bold else Text(cell.text) for cell in row)
-        )  # in a pipe, too
+    for row in rows:  # a pipe has no bold
+        grid.add_row(*(Text(f"*{cell.text}", "bold") if cell.bold else Text(cell.text) for cell in row))
     return grid
 
 
