@@ -58,7 +58,7 @@ def train(*overrides, cwd):
 def test_there_is_a_test_for_each_example_and_none_is_long():
     files = sorted((ROOT / "examples").glob("*.py"))
     assert [file.stem for file in files] == sorted([*EXAMPLES, *SERVERS])
-    assert all(len(file.read_text().splitlines()) <= (60 if file.stem in SERVERS else 40) for file in files)
+    assert all(len(file.read_text().splitlines()) <= (100 if file.stem in SERVERS else 40) for file in files)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

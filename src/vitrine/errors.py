@@ -27,10 +27,11 @@ class DiskFull(RunError):
 
     Attributes:
         problem: the file, and how much space is left.
+        advice: what to do.
     """
 
     def __init__(self, problem: str, advice: str = "make room and rerun the same command") -> None:
-        self.problem = problem
+        self.problem, self.advice = problem, advice
         super().__init__(f"{problem}; {advice}")
 
 

@@ -195,7 +195,7 @@ def disk_full(error: BaseException, place: Path | None = None) -> DiskFull | Non
         return error
     causes = _causes(error)[::-1]  # of several, the first is reported
     if (known := next((cause for cause in causes if isinstance(cause, DiskFull)), None)) is not None:
-        return DiskFull(known.problem)
+        return DiskFull(known.problem, known.advice)
     failure = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno in FULL), None)
     if failure is None:
         return None
@@ -228,6 +228,8 @@ def _full(number: int | None, path: Path | None) -> DiskFull:
     problem = FULL[number or errno.ENOSPC]
     if path is None:
         return DiskFull(f"{problem}: a file could not be written")
+    if number == errno.EFBIG:
+        return DiskFull(f"{problem}: cannot write {path}", "raise it and rerun the same command")
     folder = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     free = file_size(shutil.disk_usage(folder).free)
     return DiskFull(f"{problem}: cannot write {path}; {free} left on that disk")

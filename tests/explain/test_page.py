@@ -494,8 +494,12 @@ def test_the_commands_of_the_documentation_run(record, tmp_path, monkeypatch, ca
 
     shutil.copytree(record.path, tmp_path / "outputs" / "runs" / "RUN")
     monkeypatch.chdir(tmp_path)
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 6
     for command in COMMANDS:
+        if (
+            "--data-root" in command
+        ):  # digits have no folder: test_pictures_that_have_moved_are_read_where_the_user_says
+            continue
         script, *arguments = shlex.split(command)
         import_module(f"vitrine.cli.{script.removeprefix('scripts/').removesuffix('.py')}").main(arguments)
     printed = capsys.readouterr().out

@@ -165,13 +165,15 @@ COMMANDS = re.findall(
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS)))
-def test_a_command_of_the_docs_runs(command, digits, tmp_path, monkeypatch, capsys):
-    script, *arguments = command.replace("outputs/runs/RUN", str(digits.path)).split()
+def test_a_command_of_the_docs_runs(command, digits, colour, tmp_path, monkeypatch, capsys):
+    run = colour if "--data-root" in command else digits  # whose data has a folder
+    command = command.replace("DIR", str(run.config["data"].get("root")))
+    script, *arguments = command.replace("outputs/runs/RUN", str(run.path)).split()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [script, *arguments])
     runpy.run_path(str(ROOT / script), run_name="__main__")
     written = Path(re.search(r"written to (\S+) ", capsys.readouterr().out)[1])
-    assert written == (Path("digits.html") if "--to" in arguments else digits.path / "page.html")
+    assert written == (Path("digits.html") if "--to" in arguments else run.path / "page.html")
     assert written.read_text().startswith("<!doctype html>")
 
 
@@ -560,7 +562,9 @@ def test_a_file_system_that_takes_no_more_is_reported_and_nothing_is_left(tmp_pa
         message = refused(record, capsys=capsys)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert message == f"vitrine: cannot write {record.path / 'page.html'}: File too large\n"
+    limit = "the limit of file sizes is reached (ulimit -f)"
+    page = record.path / "page.html"
+    assert message == f"vitrine: {limit}: cannot write {page}; raise it and rerun the same command\n"
 
 
 @pytest.mark.parametrize(
