@@ -1,6 +1,7 @@
 """Lightning's callbacks that cannot work in a run are refused before it begins, with what to use in their place."""
 
 import pytest
+from helpers.user_parts import enter_lab
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, WeightAveraging
 
 from vitrine import fit
@@ -67,3 +68,10 @@ def test_callbacks_given_in_python_are_checked_before_anything_is_written(compos
 def test_others_of_lightnings_work(compose, name):
     options = ["callbacks.parts_options.EarlyStopping.monitor=val/loss"] if name == "EarlyStopping" else []
     compose(f"callbacks.parts=[{LIGHTNING}.{name}]", *options)
+
+
+def test_a_fine_tuning_of_ones_own_may_add_no_weights_and_works(compose, tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "lab_of_callbacks")
+    own = "from lightning.pytorch.callbacks import BaseFinetuning\n\n\nclass Freeze(BaseFinetuning):\n    pass\n"
+    (tmp_path / "lab_of_callbacks" / "freeze.py").write_text(own)
+    compose("callbacks.parts=[lab_of_callbacks.freeze.Freeze]")

@@ -22,7 +22,7 @@ from vitrine import compose, fit, load_run
 from vitrine.distributed.hardware import Hardware
 from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.ensemble import strictest
-from vitrine.inference.results import Journal
+from vitrine.inference.results import Journal, may_replace
 
 SEEDS = sorted(ROOT.glob("tests/old_runs/sweeps/*position-seed*/position=learned*"))
 
@@ -248,6 +248,24 @@ def test_results_replace_earlier_ones_and_no_other_file(suffix, predict, run, pi
     code, _, err = predict(*command)
     assert (code, output.read_text()) == (2, "path,label\nmine.png,7\n")
     assert "exists and does not hold results of predict.py; choose another output" in err
+
+
+def test_other_tables_that_begin_with_path_and_class_are_no_results(tmp_path):
+    table = tmp_path / "truth.csv"
+    for head, is_result in (
+        ('"path","class","comment"', False),
+        ('"path","class","probability","label"', True),
+        ("path,class,probability", True),
+        ('"path","classes","probabilities"', True),
+    ):
+        table.write_text(f"{head}\n")
+        assert may_replace(table) is is_result, head
+    (tmp_path / "own.json").write_text('[\n{"path": "a", "mine": 1}\n]\n')
+    assert not may_replace(tmp_path / "own.json")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for columns, is_result in ((["my"], False), (["path", "class", "probability"], True)):
+        parquet.write_table(pyarrow.table({name: ["1"] for name in columns}), tmp_path / "x.parquet")
+        assert may_replace(tmp_path / "x.parquet") is is_result
 
 
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):

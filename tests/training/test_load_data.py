@@ -112,8 +112,8 @@ def test_classes_without_a_validation_or_test_image_are_reported(tmp_path, capsy
 
     hint = "data.val_fraction=0.34 or data.folds=3 gives each class some"
     found = load()
-    assert f"there is no validation image of b (3 in train): metrics leave out what has none; {hint}\n" in found
-    assert "there is no test image of a (20 in train): metrics leave out what has none\n" in found
+    assert f"there is no validation image of b (3 in train): metrics say nothing of it; {hint}\n" in found
+    assert "there is no test image of a (20 in train): metrics say nothing of it\n" in found
     for given in (["data.val_fraction=0.34"], ["data.folds=3", "data.fold=0"]):
         assert "no validation image" not in load(*given, "callbacks.monitor=val/balanced_acc")
     stopping = ["callbacks=[default,early_stopping]", "callbacks.early_stopping.monitor=val/balanced_acc"]

@@ -84,6 +84,8 @@ def test_the_head_is_new_where_any_target_is_another_or_has_other_classes():
     assert not kept(both, animal=["ant", "bee", "cow"], place=["home", "park"])
     assert not kept(both, animal=["ant", "bee", "b\u00e4r"], sky=["home", "park"])
     assert kept({"old": ["no", "yes"], "large": ["no", "yes"]}, old=["no", "yes"], large=["no", "yes"])
+    assert kept({"": ["no", "yes"]}, old=["no", "yes"]), "one side does not name its target"
+    assert not kept({"new": ["no", "yes"]}, old=["no", "yes"])
     assert not kept({"old": ["no", "yes"], "large": ["no", "yes"]}, large=["no", "yes"], old=["no", "yes"])
 
 

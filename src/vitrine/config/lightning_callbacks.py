@@ -10,7 +10,7 @@ from vitrine.errors import Fault
 
 # By the name of the class, also for its subclasses: why not, and what to use.
 REFUSED = {
-    "BaseFinetuning": "adds weights to the optimiser, which has all of them; use finetune=last_blocks, or set "
+    "BackboneFinetuning": "adds weights to the optimiser, which has all of them; use finetune=last_blocks, or set "
     "requires_grad in on_train_batch_start",
     "BatchSizeFinder": "does not know the data; use data.batch_size, or trainer.accumulate_grad_batches to save memory",
     "Checkpoint": "does not write what a run resumes from; use callbacks.monitor, which selects the epoch to keep",

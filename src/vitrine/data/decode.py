@@ -26,8 +26,7 @@ PAGED = ("GIF", "TIFF", "WEBP")  # formats with pages or frames; what JPEG has a
 
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
-BITS, PHOTOMETRIC = 258, 262  # tags of a TIFF
-WHITE_IS_ZERO = 0  # of PHOTOMETRIC; Pillow inverts such images of 8 bits only
+BITS = 258  # tag of a TIFF
 TIFFS = "of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsigned 16 bits"
 MAX_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
 UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also writes the EXIF data anew, which may fail
@@ -162,8 +161,7 @@ class Decoder(Dataset[Tensor | str]):
         if wide:  # Pillow would clip 16-bit values at 255
             low, high = self.levels
             values = (np.asarray(image).astype(np.int32) - low) * 256 // (high - low + 1)
-            grey = values.clip(0, 255).astype(np.uint8)
-            image = Image.fromarray(255 - grey if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else grey)
+            image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
         elif image.mode == "I" and tags.get(BITS) == (16,):
             raise ValueError("its pixels are signed 16-bit integers; store unsigned ones, or 8 bits")
         elif image.mode in ("I", "F"):

@@ -20,10 +20,12 @@ from vitrine.text import one_line, plural
 
 @dataclass
 class SplitMetrics:
-    """Counts of labelled pictures, and the sum of their negative log-likelihoods."""
+    """Counts of labelled pictures, of those that are not in doubt too, and the sum of negative log-likelihoods."""
 
     count: int = 0
     right: int = 0
+    sure: int = 0
+    right_and_sure: int = 0
     nll: float = 0.0
 
 
@@ -51,7 +53,7 @@ class Report:
         self.width = max(len(one_line(name)) for name in [*classes, *layout.answers[::2]])
         self.notes = notes
         self.unreadable = self.paged = 0
-        self._read = self._doubtful = self._right_and_sure = self._sure = 0
+        self._read = self._doubtful = 0
         self._labelled: dict[str, SplitMetrics] = defaultdict(SplitMetrics)  # by split
         self._new = 0
         self._seconds = 0.0
@@ -119,8 +121,8 @@ class Report:
             labelled.count += 1
             labelled.right += right
             labelled.nll -= math.log(max(row.label_probability or 0.0, 1e-45))  # the least float32
-            self._sure += not doubtful
-            self._right_and_sure += right and not doubtful
+            labelled.sure += not doubtful
+            labelled.right_and_sure += right and not doubtful
 
     def conclude(self) -> None:
         """Print the summary."""
@@ -135,8 +137,12 @@ class Report:
         if self.options.confidence is not None and not self.layout.multi_label:
             share = f"{self._doubtful / self._read:.1%} of them" if self._read else "none"
             entries["in doubt"] = f"{plural(self._doubtful, 'picture')}, {share}"
-            if self._sure:
-                entries["in doubt"] += f"; accuracy of the others {self._right_and_sure / self._sure:.4f}"
+            others = [
+                f"{labelled.right_and_sure / labelled.sure:.4f}{f' of {split}' if split else ''}"
+                for split, labelled in self._labelled.items()
+                if labelled.sure
+            ]
+            entries["in doubt"] += f"; accuracy of the others {', '.join(others)}" if others else ""
         speed = f"{self._new / self._seconds:,.0f} images/s" if self._new and self._seconds else "all were there"
         entries["pictures"] = f"{self._read + self.unreadable:,} in {self._seconds:.1f} s, {speed}"
         if self.options.output is not None:

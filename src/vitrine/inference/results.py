@@ -21,6 +21,7 @@ from vitrine.errors import RunError
 from vitrine.files import naming_failed_write, replacing
 from vitrine.text import without_formula
 
+LONGEST_LINE = 1_000_000  # bytes: a row of results is shorter
 ROWS_IN_GROUP = 10_000  # of a Parquet file
 
 Cell = str | float | None
@@ -198,16 +199,35 @@ class Journal:
 
 
 def may_replace(path: Path) -> bool:
-    """Return whether ``path`` may become results: there is no such file, it is empty, or begins as results do.
+    """Return whether ``path`` may become results: there is no such file, it is empty, or has the columns of results.
 
     Raises:
         RunError: it cannot be read.
     """
     if not path.is_file():
         return True
-    begins = _BEGINS[path.suffix.lower()]
-    with naming_failed_write(path), path.open("rb") as file:
-        return file.read(len(begins)) in (b"", begins)
+    with naming_failed_write(path):
+        return path.stat().st_size == 0 or _columns_of(path)[:3] in RESULTS
+
+
+def _columns_of(path: Path) -> list[str]:
+    """Return the names of the columns in a CSV, JSON or Parquet file; empty if it is none."""
+    if path.suffix.lower() == ".parquet":
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import read_schema
+
+        try:
+            return list(read_schema(path).names)
+        except ArrowInvalid:
+            return []
+    with path.open("rb") as file:
+        lines = [file.readline(LONGEST_LINE).decode("utf-8", "replace") for _ in range(2)]
+    if path.suffix.lower() == ".csv":
+        return next(csv.reader(lines[:1]), [])
+    try:
+        return list(json.loads(lines[1].rstrip(",\n")))
+    except (ValueError, TypeError):
+        return ["path", *Layout().answers] if lines[0] == "[]\n" else []
 
 
 def _line(values: dict[str, Any]) -> bytes:
@@ -273,5 +293,5 @@ def _text(path: Cell) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-_BEGINS = {".csv": b'"path","class', ".json": b'[\n{"path": ', ".parquet": b"PAR1"}
+RESULTS = (["path", *Layout().answers], ["path", *Layout(multi_label=True).answers])  # how columns begin
 _WRITERS = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}

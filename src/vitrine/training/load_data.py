@@ -115,9 +115,9 @@ def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
         stopping = [] if callbacks.early_stopping is None else [callbacks.early_stopping.monitor]
         for metric in BY_CLASS.intersection([callbacks.monitor, *stopping]):
             raise DataError(f"there is no validation image of {names}, and {metric} needs some of each class{hint}")
-        report(f"warning: there is no validation image of {names}: metrics leave out what has none{hint}")
+        report(f"warning: there is no validation image of {names}: metrics say nothing of it{hint}")
     if data.test is not None and (names := _without_images(data, data.test)):
-        report(f"warning: there is no test image of {names}: metrics leave out what has none")
+        report(f"warning: there is no test image of {names}: metrics say nothing of it")
 
 
 def _without_images(data: ImageDataModule, split: Split) -> str:

@@ -32,6 +32,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
+from vitrine.runs.data_changes import changes as data_changes
 from vitrine.text import as_override, nfc, plural
 from vitrine.training.stored_weights import read_weights
 from vitrine.training.weights import check_weights, load_weights
@@ -112,7 +113,7 @@ class Pretrained:
     def for_classes_of(self, dataset: ImageDataset) -> "Pretrained":
         """Return the weights for the classes of ``dataset``, without a head that was trained on as many others."""
         classes = _by_target(dataset.targets or {"": dataset.classes})
-        if "head.weight" not in self.weights or self.classes is None or self.classes == classes:
+        if "head.weight" not in self.weights or self.classes is None or _are_equal(self.classes, classes):
             return self
         weights = {name: value for name, value in self.weights.items() if not name.startswith("head.")}
         change = f"new head for {sum(len(names) for _, names in classes)} classes: that of the weights is for others"
@@ -142,10 +143,11 @@ class Pretrained:
         if self.record is None or data.train_val_split is None or not config.hold_out:
             return ""
         facts, stored = self.record.facts, self.record.config.get("data") or {}
-        known, now = ((given or {}).get("train") for given in (facts.get("data_fingerprint"), data.dataset.fingerprint))
+        known, now = (given or {} for given in (facts.get("data_fingerprint"), data.dataset.fingerprint))
         root = Path(str(stored.get("root")))
         same_root = stored.get("name") == config.name and root.resolve() == Path(config.root).resolve()
-        same_images, held_out = known == now is not None, self.record.holds_out
+        same_images = "train" in known and not data_changes(known, now, splits=("train",))
+        held_out = self.record.holds_out
         same_split = held_out and facts.get("validation") == data.validation_hash
         if same_split or not (same_root or same_images):
             return ""
@@ -176,6 +178,13 @@ def _record(source: str) -> RunRecord | None:
     path = weights_file(source)
     run = path.parent.parent
     return RunRecord.open(run) if path.suffix == ".ckpt" and (run / "run.json").is_file() else None
+
+
+def _are_equal(classes: list[tuple[str, list[str]]], others: list[tuple[str, list[str]]]) -> bool:
+    """Whether the classes are equal, and the names of targets, where both sides name them."""
+    return [names for _, names in classes] == [names for _, names in others] and all(
+        target == other or not (target and other) for (target, _), (other, _) in zip(classes, others, strict=True)
+    )
 
 
 def _classes(record: RunRecord) -> list[tuple[str, list[str]]]:
