@@ -12,6 +12,8 @@ from vitrine.compare.table import ConfigurationRow, Table, label_of, repetitions
 from vitrine.errors import RunError
 from vitrine.text import listed
 
+Place = tuple[str, ...]  # of a row: its values in all columns
+
 MARKS = {"better": "▲", "worse": "▼"}  # of verdicts, in cells
 
 
@@ -175,18 +177,26 @@ def compare_across(
             ordered = [run for run in runs if run.name in names] + [run for run in runs if run.name not in names]
             named = row.label if baseline else None
             comparisons[value] = compared(value, RunResults(ordered, results.damaged), chosen.name, named)
+    shared = _shared_rows(comparisons, rows, columns)
+    lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
+    left_out = [f"{key}={value}: no run is finished" for value in lacking]
+    left_out += [f"{key}={value}: every run diverged" for value in diverged]
+    return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
+
+
+def _shared_rows(
+    comparisons: Mapping[str, Comparison], rows: Mapping[str, Mapping[Place, ConfigurationRow]], columns: Sequence[str]
+) -> dict[Place, AcrossRow]:
+    """The rows of all comparisons together, by their places, which ``rows`` has by the key's value."""
     summaries = {
         value: {summary.row.label: summary for summary in found.summaries} for value, found in comparisons.items()
     }
     shared = {}
     for place in dict.fromkeys(place for some in rows.values() for place in some):
         numbers = {value: summaries[value][some[place].label] for value, some in rows.items() if place in some}
-        chosen_values = dict(zip(columns, place, strict=True))
-        shared[place] = AcrossRow(label_of(chosen_values), chosen_values, numbers)
-    lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
-    left_out = [f"{key}={value}: no run is finished" for value in lacking]
-    left_out += [f"{key}={value}: every run diverged" for value in diverged]
-    return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
+        values = dict(zip(columns, place, strict=True))
+        shared[place] = AcrossRow(label_of(values), values, numbers)
+    return shared
 
 
 def _all_diverged(runs: RunResults, metric: str | None) -> bool:
@@ -207,7 +217,7 @@ def _typed(run: RunResult, column: str) -> str:
 
 def _by_place(
     table: Table, columns: Sequence[str], values_of: Mapping[str, Mapping[str, str]]
-) -> dict[tuple[str, ...], ConfigurationRow]:
+) -> dict[Place, ConfigurationRow]:
     """The rows of a table by their values in all ``columns``, also those in which only rows of other tables differ."""
     places = {}
     for row in table.rows:
@@ -216,13 +226,13 @@ def _by_place(
     return places
 
 
-def _place_of(row: ConfigurationRow, rows: Mapping[tuple[str, ...], ConfigurationRow]) -> tuple[str, ...]:
+def _place_of(row: ConfigurationRow, rows: Mapping[Place, ConfigurationRow]) -> Place:
     return next(place for place, other in rows.items() if other is row)
 
 
 def _baseline(
-    rows: Mapping[str, Mapping[tuple[str, ...], ConfigurationRow]], columns: Sequence[str], key: str, name: str | None
-) -> tuple[str, ...]:
+    rows: Mapping[str, Mapping[Place, ConfigurationRow]], columns: Sequence[str], key: str, name: str | None
+) -> Place:
     """The place of the baseline: the row called ``name``, or the first that ran under every value."""
     places = dict.fromkeys(place for some in rows.values() for place in some)
     if name is not None:
