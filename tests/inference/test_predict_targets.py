@@ -24,8 +24,8 @@ def answering(tmp_path):
         config = compose(["model=vit_nano", "depth=1", "patch=4"])
         config.data = replace(config.data, name="csv", targets=[*targets], target_classes=[2] * len(targets))
         config.data.num_classes = 2
-        config.model = replace(config.model, num_classes=2 * len(targets))
-        record = RunRecord.at(tmp_path / "_".join(targets))
+        config.model = replace(config.model, num_classes=2 * max(1, len(targets)))
+        record = RunRecord.at(tmp_path / ("_".join(targets) or "plain"))
         classes = ["no", "yes"]
         record.update(status="finished", classes=classes, targets=dict.fromkeys(targets, classes))
         record.write_config(to_plain(config))
@@ -73,4 +73,9 @@ def test_runs_that_answer_different_questions_are_no_ensemble(predict, answering
     assert (code, out) == (1, "")
     assert "above_big answers above, " in err
     assert "big_above big; an ensemble needs the same target; target=NAME names one that all have" in err
+    plain, above = answering(), answering("above")  # the first learned the column label
+    for some in (f"run=[{plain},{above}]", f"run=[{above},{plain}]"):
+        code, out, err = predict(some, f"input={table}")
+        assert (code, out) == (1, "")
+        assert "answers label" in err or "plain label" in err
     assert predict(runs, f"input={table}", "target=above")[0] == 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.data.image_csv import LABEL
 from vitrine.distributed.hardware import Hardware
 from vitrine.errors import RunError
 from vitrine.inference.inputs import Listed
@@ -130,7 +131,7 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
         if run.config.data.multi_label != first.config.data.multi_label:
             problem = "are of one label per picture and of several; an ensemble needs models of one kind"
             raise RunError(f"{run.record.path} and {first.record.path} {problem}")
-    named = {run.answers: run.record.path for run in runs if run.answers}
+    named = {answer: run.record.path for run in runs if (answer := _answers(run))}
     if len(named) > 1:
         (target, path), (other, another) = list(named.items())[:2]
         problem = "an ensemble needs the same target; target=NAME names one that all have"
@@ -156,3 +157,8 @@ def _checksum(run: LoadedRun) -> str:
     with zipfile.ZipFile(run.record.best) as archive:
         parts = [(entry.filename, entry.CRC) for entry in archive.infolist()]
     return f"{zlib.crc32(repr(parts).encode()):08x}"
+
+
+def _answers(run: LoadedRun) -> str:
+    """The target that a run answers; of a CSV file without targets, its column of labels. Empty if it has no name."""
+    return run.answers or (LABEL if run.config.data.name == "csv" else "")
