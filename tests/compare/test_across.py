@@ -116,7 +116,10 @@ def test_failed_runs_are_counted_and_leave_no_row_that_may_be_the_best(write_gri
     assert {value for row in across.rows for value in across.comparisons if across.may_be_best(row, value)} == {
         "digits"
     }
-    assert "may be the best, with 95 % confidence (Hsu, 1984), which cannot be told with data=mnist" in across.notes[0]
+    assert (
+        "may be the best, with 95 % confidence (Hsu, 1984), which cannot be determined with data=mnist"
+        in across.notes[0]
+    )
     assert "data=mnist: of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)" in across.caveats
 
 

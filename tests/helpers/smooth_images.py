@@ -1,4 +1,4 @@
-"""Images on which operations on colour and geometry can be told apart."""
+"""Images on which operations on colour and geometry can be distinguished."""
 
 import torch
 

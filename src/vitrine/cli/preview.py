@@ -54,9 +54,8 @@ def _draw(options: argparse.Namespace) -> None:
     from vitrine.training.figure_style import save
     from vitrine.training.plots import previewed
 
-    dataset = load_dataset(
-        config.data, Path(config.paths.cache_dir), memory=0.0
-    )  # files are decoded when they are shown
+    # Without memory, files are decoded when they are shown, and nothing is cached.
+    dataset = load_dataset(config.data, Path(config.paths.cache_dir), memory=0.0)
     split = _some(dataset.train)
     ((images, _),) = split.batches([torch.arange(len(split))])
     with failing_in_one_line(config):

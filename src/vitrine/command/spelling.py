@@ -1,4 +1,4 @@
-"""The canonical spelling of an override: trials and sweeps are named, recognised and told apart by it."""
+"""The canonical spelling of an override: trials and sweeps are named, recognised and distinguished by it."""
 
 import math
 from collections.abc import Iterable

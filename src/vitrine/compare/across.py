@@ -61,7 +61,7 @@ class AcrossComparison:
         return "" if summary is None else next((each.kind for each in tested if each.row is summary.row), "")
 
     def may_be_best(self, row: AcrossRow, value: str) -> bool:
-        """Whether a row may be the best under a value, with 95 % confidence; false where that cannot be told."""
+        """Whether a row may be the best under a value, with 95 % confidence; false where that cannot be determined."""
         summary = row.summaries.get(value)
         candidates = self.comparisons[value].findings.candidates
         return summary is not None and any(candidate is summary.row for candidate in candidates)
@@ -91,7 +91,7 @@ class AcrossComparison:
         signs = [f"{marks} than {self.baseline.label}"] if marks else []
         if any(self.may_be_best(row, value) for row in self.rows for value in self.comparisons):
             untold = [value for value, found in self.comparisons.items() if not found.findings.candidates]
-            where = f", which cannot be told with {self.key}={' and '.join(untold)}" if untold else ""
+            where = f", which cannot be determined with {self.key}={' and '.join(untold)}" if untold else ""
             signs.append(f"bold, and * in a terminal: may be the best, with 95 % confidence (Hsu, 1984){where}")
         about = [f"{self.metric.title}{unit}, mean over {over}", *signs]
         if signs:

@@ -74,7 +74,7 @@ class Findings:
         baseline: the row that others are compared with.
         comparisons: one per other row, the best mean first.
         sentences: the best row, and how many rows are better or worse than the baseline.
-        candidates: rows that may be the best, with 95 % confidence; empty where that cannot be told.
+        candidates: rows that may be the best, with 95 % confidence; empty where that cannot be determined.
         failed: how many runs of each row failed or diverged, by the row's label.
         method: the test behind intervals and p-values, in a sentence; empty if nothing was tested.
     """

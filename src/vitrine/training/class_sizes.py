@@ -1,9 +1,6 @@
 """How many training images each class has, and the accuracy of always answering the class that has the most."""
 
-import torch
-
 from vitrine.data.datamodule import ImageDataModule
-from vitrine.data.image_dataset import Split
 
 MAX_LISTED = 12  # classes that are listed one by one
 EVEN = 1.5  # times as many training images in one class as in another: there is nothing to list
@@ -17,7 +14,7 @@ def class_sizes(data: ImageDataModule) -> str:
     one size, the range is all: ``125 to 131 images each in train``.
     """
     config, names = data.config, data.dataset.classes
-    counts = _counts(data.train, len(names))
+    counts = data.train.per_class(len(names)).tolist()
     is_even = max(counts) <= EVEN * min(counts)
     if len(names) <= MAX_LISTED and not is_even:
         text = ", ".join(f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)) + " in train"
@@ -28,7 +25,7 @@ def class_sizes(data: ImageDataModule) -> str:
     always: dict[str, list[str]] = {}
     for stage, split in {"validation": data.val, "test": data.test}.items():
         if split is not None:
-            of_split = _counts(split, len(names))
+            of_split = split.per_class(len(names)).tolist()
             most = max(of_split)
             always.setdefault(names[of_split.index(most)], []).append(f"{most / len(split):.4f} on {stage}")
     text += "".join(f"; accuracy of always {name}: {', '.join(shares)}" for name, shares in always.items())
@@ -36,10 +33,3 @@ def class_sizes(data: ImageDataModule) -> str:
     if max(counts) > UNEVEN * min(count for count in counts if count) and not is_evened_out:
         text += "; data.sampling=balanced draws each class equally often"
     return text
-
-
-def _counts(split: Split, classes: int) -> list[int]:
-    """Return the number of images of each class."""
-    labels = split.first_labels
-    counts = labels.sum(dim=0, dtype=torch.int64) if labels.dim() == 2 else labels.bincount(minlength=classes)
-    return [int(count) for count in counts[:classes].tolist()]

@@ -69,7 +69,7 @@ def weights(run):
 def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     """It is stopped with a grace time, then preempted without one, after the command that submitted it has ended.
 
-    That was typed within a job, and after ``su``, which leaves another user's LOGNAME.
+    The command runs within a job, and after ``su``, which keeps the LOGNAME of another user.
     """
     shell = {**slurm, "SLURM_MEM_PER_CPU": "100", "SBATCH_JOB_NAME": "bash", "LOGNAME": "daemon"}
 
