@@ -22,10 +22,13 @@ def predict(
     run = load_run("outputs/runs/RUN")
     for picture in ("7.png", path, file, image):
         assert_type(run.predict(picture), Prediction)
+        assert_type(run.features(picture), Tensor)
     for one_or_batch in (array, tensor):
         assert_type(run.predict(one_or_batch), Any)  # its number of dimensions decides
     assert_type(run.predict(paths), list[Prediction])
     assert_type(run.predict(sorted(path.glob("*.png"))), list[Prediction])
     assert_type(run.predict(["7.png", path, image, tensor]), list[Prediction])
+    assert_type(run.features(["7.png", path, image, tensor]), Tensor)
+    assert_type(run.features(paths), Tensor)
     assert_type(run.predict([image]), list[Prediction])
     assert_type(run.predict(list(tensor)), list[Prediction])

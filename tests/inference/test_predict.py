@@ -338,6 +338,52 @@ def test_an_interrupted_command_continues_after_its_last_whole_row(predict, comm
     assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "at_once.csv").read_bytes()
 
 
+def test_features_are_those_of_the_rows_also_after_an_interruption(predict, run, bad_pictures, tmp_path, monkeypatch):
+    command = [f"run={run.record.path}", f"input={bad_pictures}", "output=x.csv", "batch_size=2", "features=x.npz"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
+        assert predict(*command)[0] == 9
+    partial = tmp_path / "x.csv.partial"
+    lines = partial.read_bytes().splitlines(keepends=True)
+    partial.write_bytes(b"".join(lines[:2]) + lines[2][:200])
+    code, _, err = predict(*command[:-1])
+    assert code == 1
+    assert "(features was True, is None)" in err
+    assert predict(*command)[0] == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mixed", "run", "x.csv", "x.npz"]
+    with np.load(tmp_path / "x.npz") as found:
+        assert list(found) == ["features", "paths"]
+        features, paths = found["features"], found["paths"]
+    assert paths.tolist() == [row["path"] for row in rows(tmp_path / "x.csv")]
+    assert (features.shape, features.dtype) == ((7, run.config.model.dim), np.float32)
+    expected = run.features(paths[:3].tolist(), accelerator="cpu")
+    np.testing.assert_allclose(features[:3], expected, atol=1e-6)
+    assert np.isnan(features[3:]).all(), "of the pictures that cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "problem"),
+    [
+        (["features=x.npz"], 2, "needs output=FILE"),
+        (["features=x.npy", "output=x.csv"], 2, "must end with .npz"),
+        (["features=no/x.npz", "output=x.csv"], 1, "cannot write no/x.npz: No such file or directory"),
+        (["features=folder.npz", "output=x.csv"], 1, "cannot write folder.npz: it is a folder"),
+        (["features=mine.npz", "output=x.csv"], 2, "exists and does not hold features of predict.py"),
+        (["features=x.npz", "output=x.csv", "run=[a,b]"], 2, "needs a single run, not 2"),
+    ],
+)
+def test_a_file_that_cannot_become_features_is_refused_first(given, code, problem, predict, run, pictures, tmp_path):
+    (tmp_path / "folder.npz").mkdir()
+    np.savez(tmp_path / "mine.npz", a=np.ones(3))
+    for name in "ab":
+        (tmp_path / name).symlink_to(run.record.path)
+    before = sorted(tmp_path.iterdir())
+    found, _, err = predict(f"run={run.record.path}", f"input={pictures}", *given)
+    assert found == code
+    assert problem in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.whole
 def test_rows_of_other_settings_or_pictures_and_damaged_ones_are_not_continued(predict, command, partial, tmp_path):
     refused = {

@@ -8,12 +8,16 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 import pytest
 import torch
+from helpers.exporting import untrained_run
 from helpers.running import ROOT
 from PIL import Image
+from torch import nn
 
 from vitrine import load_run
 from vitrine.command.compose import points
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, RunError
+from vitrine.inference.load import LoadedRun
+from vitrine.models import VisionTransformer
 
 PAGE = (ROOT / "docs" / "predicting.md").read_text()
 
@@ -43,6 +47,46 @@ def test_a_picture_gives_the_same_in_every_form(run, path):
     ]
     logits = run.model(run.transform(path)[None])
     torch.testing.assert_close(logits.double().softmax(dim=1)[0].detach(), expected.probabilities, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("model", [{"pool": "map"}, {"pool": "mean"}, {"pool": "cls", "class_token": True}])
+def test_features_are_what_the_head_reads(model, path, tmp_path):
+    run = load_run(untrained_run(tmp_path / "run", **model))
+    features = run.features([path] * 300, accelerator="cpu")
+    assert (features.shape, features.dtype) == ((300, 12), torch.float32)
+    with torch.inference_mode():
+        logits = run.model.head(features)
+    expected = run.predict(path, accelerator="cpu").probabilities
+    torch.testing.assert_close(logits.double().softmax(dim=1)[-1], expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(run.features(path, accelerator="cpu"), features[0])
+    assert run.features([]).shape == (0, 12)
+
+
+def test_a_model_of_the_users_has_no_features(run, path, predict, monkeypatch):
+    monkeypatch.setattr(LoadedRun, "model", nn.Flatten())
+    with pytest.raises(RunError, match="has no features: its model is not a Vision Transformer of vitrine's"):
+        run.features(path)
+    code, _, err = predict(f"run={run.record.path}", f"input={path}", "output=x.csv", "features=x.npz")
+    assert (code, err) == (
+        1,
+        f"vitrine: {run.record.path} has no features: its model is not a Vision Transformer of vitrine's\n",
+    )
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_computed_in_parts(run, path, monkeypatch):
+    expected = run.features([path] * 7, accelerator="cpu")
+    pooled, sizes = VisionTransformer.pooled, []
+
+    def limited(model, images, *others):
+        sizes.append(len(images))
+        if len(images) > 2:
+            raise torch.OutOfMemoryError
+        return pooled(model, images, *others)
+
+    monkeypatch.setattr(VisionTransformer, "pooled", limited)
+    torch.testing.assert_close(run.features([path] * 7, accelerator="cpu"), expected)
+    assert len(run.predict([path] * 3, accelerator="cpu")) == 3
+    assert sizes == [7, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
 
 
 def test_each_rank_of_a_program_predicts_alone(run, path, monkeypatch):
@@ -91,19 +135,26 @@ def test_what_is_no_picture_of_the_model_is_refused(run, picture, expected):
             given.seek(0)
 
 
-def test_the_python_of_the_page_runs(run, path, tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+def test_the_python_of_the_page_runs(run, pictures, path, predict, tmp_path, monkeypatch, capfd):
+    neighbours, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for name in ("7.png", "8.png"):
         (tmp_path / name).write_bytes(path.read_bytes())
     exec(code.replace("outputs/runs/RUN", str(run.record.path)), {})
-    assert capsys.readouterr().out.startswith(run.predict(path).name)
+    assert capfd.readouterr().out.startswith(run.predict(path).name)
+    (tmp_path / "train").mkdir()
+    for label in "37":
+        (tmp_path / "train" / label).symlink_to(pictures / label)
+    assert predict(f"run={run.record.path}", "input=train", "output=train.csv", "features=train.npz")[0] == 0
+    (tmp_path / "test.npz").symlink_to("train.npz")
+    exec(neighbours, {})
+    assert 0.5 < float(capfd.readouterr().out) <= 1
 
 
 def test_the_commands_of_the_page_can_be_typed():
     lines = re.findall(r"python predict\.py (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     commands = [shlex.split(line) for line in lines]
-    assert len(commands) == 5
+    assert len(commands) == 7
     configs = [points("predict", command, multirun=False)[0].config for command in commands]
     assert [config.runs for config in configs[2:4]] == [["outputs/runs/RUN"], ["RUN", "RUN"]]
-    assert [config.input for config in configs] == ["DIR", "7.png", "DIR/**/*.png", "list.csv", "-"]
+    assert [config.input for config in configs] == ["DIR", "7.png", "DIR/**/*.png", "list.csv", "-", "train", "test"]

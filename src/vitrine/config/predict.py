@@ -28,6 +28,7 @@ class PredictConfig:
         confidence: least probability of a class that is given; the classes of less certain pictures stay empty. Of runs
             with several labels per picture, null is 0.5.
         attention: folder for an image of each picture that shows what the model attends to.
+        features: ``.npz`` file for the features of each picture, which are what the model's head reads.
         calibrate: whether to divide logits by a temperature that is fitted on the run's validation images.
         data_root: folder of the run's data for ``calibrate``; null is where it was in training.
         batch_size: pictures in a batch; null is as many as the device takes.
@@ -46,6 +47,7 @@ class PredictConfig:
     top_k: int = number(1, ge=1, le=1000)
     confidence: float | None = number(None, ge=0, le=1)
     attention: str | None = setting(None, path=True)
+    features: str | None = setting(None, path=True)
     calibrate: bool = False
     data_root: str | None = setting(None, path=True)
     batch_size: int | None = number(None, ge=1, le=65_536)
@@ -68,6 +70,13 @@ def predict_faults(config: PredictConfig) -> Iterator[Fault]:
         yield Fault("run", "[]", "needs at least one run folder")
     if config.attention is not None and len(config.runs) > 1:
         yield Fault("attention", config.attention, f"needs a single run, not {len(config.runs)}")
+    if config.features is not None:
+        if len(config.runs) > 1:
+            yield Fault("features", config.features, f"needs a single run, not {len(config.runs)}")
+        if config.output is None:
+            yield Fault("features", config.features, "needs output=FILE, the table whose rows they belong to")
+        if Path(config.features).suffix.lower() != ".npz":
+            yield Fault("features", config.features, "must end with .npz")
     if not config.calibrate:
         problem = "is for calibrate=true, which alone reads the run's data"
         if config.data_root is not None:

@@ -1,5 +1,6 @@
 """Several models as one: their probabilities are averaged."""
 
+import base64
 import math
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ class Ensemble:
         top_k: number of classes to give for each picture.
         threshold: least probability of the classes that are given, where ``multi_label``.
         multi_label: whether pictures have several labels.
+        features: whether rows have features; for a single model.
 
     Attributes:
         preparations: the different ones among those of the models.
@@ -42,12 +44,14 @@ class Ensemble:
         threshold: float,
         *,
         multi_label: bool,
+        features: bool = False,
     ) -> None:
         self.predictors = predictors
         self.classes = classes
         self.top_k = top_k
         self.threshold = threshold
         self.multi_label = multi_label
+        self.features = features
         self.preparations = list(dict.fromkeys(predictor.preparation for predictor in predictors))
         self._numbers = {name: number for number, name in enumerate(classes)}
 
@@ -66,10 +70,13 @@ class Ensemble:
         temperatures = [round(predictor.temperature, 4) for predictor in self.predictors]
         given = {"confidence": self.threshold} if self.multi_label else {"top_k": self.top_k}
         target = {"target": runs[0].target} if runs[0].target else {}
-        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given, **target}
+        features = {"features": True} if self.features else {}
+        return {"weights": [_checksum(run) for run in runs], "temperature": temperatures, **given, **target, **features}
 
-    def probabilities(self, images: Sequence[Tensor]) -> Tensor:
-        """Return the mean of the models' probabilities; (B, num_classes) float64, on the CPU.
+    def outputs(self, images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean of the models' probabilities, (B, num_classes) float64, and features (B, D) float32.
+
+        Both are on the CPU; without ``features``, D is 0.
 
         Args:
             images: for each of :attr:`preparations` the pictures, (B, C, H, W) uint8.
@@ -77,14 +84,20 @@ class Ensemble:
         Raises:
             RunError: a model gives a value that is not finite.
         """
-        given = [
-            predictor.probabilities(images[self.preparations.index(predictor.preparation)])
-            for predictor in self.predictors
-        ]
-        mean = given[0] if len(given) == 1 else torch.stack(given).mean(dim=0)
+        features = torch.empty(len(images[0]), 0)
+        if self.features:
+            (predictor,) = self.predictors
+            logits, features = predictor.logits_and_features(images[0])
+            mean = predictor.probabilities_of(logits)
+        else:
+            given = [
+                predictor.probabilities(images[self.preparations.index(predictor.preparation)])
+                for predictor in self.predictors
+            ]
+            mean = given[0] if len(given) == 1 else torch.stack(given).mean(dim=0)
         if not mean.isfinite().all():
             raise RunError("the model gives NaN probabilities: its training has diverged")
-        return mean
+        return mean, features
 
     def rows(self, batch: Sequence[Listed], images: Sequence[Tensor], errors: Mapping[int, str]) -> list[Row]:
         """Return a row for each picture of a batch.
@@ -96,7 +109,7 @@ class Ensemble:
         """
         if not images:
             return [_unread(picture, errors[index]) for index, picture in enumerate(batch)]
-        probabilities = self.probabilities(images)
+        probabilities, features = self.outputs(images)
         count = len(self.classes) if self.multi_label else self.top_k
         values, indices = (found.tolist() for found in likeliest(probabilities, count))
         rows, number = [], 0
@@ -111,7 +124,9 @@ class Ensemble:
             path, label, split = picture
             known = label and not self.multi_label
             of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
-            rows.append(Row(path, names, [_rounded(value) for value in values[number]], label, of_label, split=split))
+            own = base64.b64encode(features[number].numpy().tobytes()).decode()
+            shares = [_rounded(value) for value in values[number]]
+            rows.append(Row(path, names, shares, label, of_label, split=split, features=own))
             number += 1
         return rows
 

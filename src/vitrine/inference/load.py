@@ -1,6 +1,6 @@
 """Load a run with its model, to use it from Python."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import did_you_mean, listed, nearest, nfc, plural, printable
 from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
 
-BATCH = 256  # pictures that LoadedRun.predict computes together
+BATCH = 256  # pictures that are computed together
 P = TypeVar("P", bound=Picture)  # a list[str] is no list[Picture]
 
 
@@ -196,6 +196,18 @@ class LoadedRun:
             raise RunError(f"{self.record.path / 'run.json'} names {given}, the model was trained on {count}")
         return names + [f"no. {index}" for index in range(count, outputs)]
 
+    @property
+    def feature_size(self) -> int:
+        """Number of features of a picture, D.
+
+        Raises:
+            RunError: see :attr:`model`; or the model is not a Vision Transformer of vitrine's.
+        """
+        if not isinstance(self.model, VisionTransformer):
+            problem = "has no features: its model is not a Vision Transformer of vitrine's"
+            raise RunError(f"{self.record.path} {problem}")
+        return self.config.model.dim
+
     @cached_property
     def transform(self) -> Preparation:
         """Prepares a picture as in training: ``run.transform(picture)`` is (C, H, W) float32, normalised.
@@ -235,26 +247,57 @@ class LoadedRun:
             RunError: see :attr:`model` and :attr:`classes`.
             ConfigError: there is no such device.
         """
+        classes = self.classes
+        single, outputs = self._computed(pictures, Predictor.probabilities, accelerator)
+        found = [Prediction(classes, row) for part in outputs for row in part.clone()]
+        return found[0] if single else found
+
+    @overload
+    def features(self, pictures: Picture | list[Picture], *, accelerator: str = "auto") -> Tensor: ...
+
+    @overload
+    def features(self, pictures: list[P], *, accelerator: str = "auto") -> Tensor: ...
+
+    def features(self, pictures: Picture | list[P], *, accelerator: str = "auto") -> Tensor:
+        """Return the features of one picture, or of several: what the model's head reads, in the precision of training.
+
+        Args:
+            pictures: as for :meth:`predict`.
+            accelerator: as for :meth:`predict`.
+
+        Returns:
+            (D,) float32 on the CPU, or for a batch (N, D); D is :attr:`feature_size`.
+
+        Raises:
+            DataError: a picture cannot be read, or has another type, shape or number of channels.
+            RunError: see :attr:`feature_size`.
+            ConfigError: there is no such device.
+        """
+        none = torch.empty(0, self.feature_size)
+        single, outputs = self._computed(pictures, Predictor.features, accelerator)
+        found = torch.cat([none, *outputs])
+        return found[0] if single else found
+
+    def _computed(
+        self, pictures: Picture | list[P], compute: Callable[[Predictor, Tensor], Tensor], accelerator: str
+    ) -> tuple[bool, list[Tensor]]:
+        """Return whether ``pictures`` is a single one, and what ``compute`` gives for each ``BATCH`` of them."""
         stacked = isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim == 4
         single = not stacked and not isinstance(pictures, list)
         batch: list[Picture] = [pictures] if single else list(pictures)  # type: ignore[list-item, arg-type]
         if not batch:
-            return []
+            return False, []
         if accelerator not in ACCELERATORS:
             problem = f"must be one of {', '.join(ACCELERATORS)}"
             raise ConfigError([Fault("accelerator", accelerator, problem, nearest(accelerator, ACCELERATORS))])
         if accelerator not in self._predictors:
             self._predictors[accelerator] = Predictor(self.model, self.config, accelerator, self.transform)
-        predictor, classes = self._predictors[accelerator], self.classes
+        predictor = self._predictors[accelerator]
+        parts = (batch[start : start + BATCH] for start in range(0, len(batch), BATCH))
         with predictor.hardware.set_up():
-            found = [
-                Prediction(classes, row)
-                for part in range(0, len(batch), BATCH)
-                for row in predictor.probabilities(
-                    torch.stack([self.transform.pixels(picture) for picture in batch[part : part + BATCH]])
-                ).clone()
+            return single, [
+                compute(predictor, torch.stack([self.transform.pixels(picture) for picture in part])) for part in parts
             ]
-        return found[0] if single else found
 
 
 def load_run(

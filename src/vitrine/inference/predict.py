@@ -14,6 +14,7 @@ from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.inference.ensemble import Ensemble, same_classes, strictest
+from vitrine.inference.features_file import FeaturesFile
 from vitrine.inference.inputs import Listed, Pictures
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.predictor import Predictor
@@ -55,6 +56,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))
     _check(options, classes, multi_label)
     _keep_files(options, pictures)
+    features = None if options.features is None else FeaturesFile(Path(options.features), runs[0].feature_size)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     named, labelled = _with_known_labels(pictures, classes, notes, multi_label)
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
@@ -72,7 +74,9 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
         threshold = THRESHOLD if options.confidence is None else options.confidence
-        ensemble = Ensemble(predictors, classes, options.top_k, threshold, multi_label=multi_label)
+        ensemble = Ensemble(
+            predictors, classes, options.top_k, threshold, multi_label=multi_label, features=features is not None
+        )
         journal = None
         if options.output is not None:
             made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
@@ -85,6 +89,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         with report.progress(pictures):
             _classify(named, ensemble, options, journal, images_of, report)
         if journal is not None:
+            if features is not None:
+                features.write(journal.rows, labelled=labelled)
             journal.finish(layout)
         report.conclude()
         if others := pictures.others():

@@ -1,5 +1,6 @@
 """A trained model on a device: prepared images to probabilities, in the precision of training."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from vitrine.data.preparation import Preparation
 from vitrine.distributed.hardware import DTYPES, choose_hardware, gpus, on_one_device
 from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
+from vitrine.models import VisionTransformer
 
 BATCH = 256  # images of a split that are read at a time
 
@@ -91,7 +93,6 @@ class Predictor:
         self.multi_label = config.data.multi_label
         self._most: int | None = None  # images that fit in memory together
 
-    @torch.inference_mode()
     def logits(self, images: Tensor) -> Tensor:
         """Return logits (B, num_classes) of images (B, C, H, W) uint8; float32 on the CPU.
 
@@ -100,15 +101,28 @@ class Predictor:
         Raises:
             RunError: a single image does not fit.
         """
-        parts = images.split(self._most or max(1, len(images)))
-        try:
-            return torch.cat([self._logits(part) for part in parts])
-        except torch.OutOfMemoryError:
-            if (tried := len(parts[0])) == 1:
-                raise RunError(f"a single image does not fit in the memory of {self.hardware.name}") from None
-        torch.cuda.empty_cache()
-        self._most = tried // 2
-        return self.logits(images)
+        (logits,) = self._outputs(images, lambda normalised: [self.model(normalised)])
+        return logits
+
+    def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return :meth:`logits` with the features (B, D) of the images: what the head reads; float32 on the CPU.
+
+        Raises:
+            RunError: a single image does not fit.
+        """
+        model = self.model
+        assert isinstance(model, VisionTransformer)
+
+        def both(normalised: Tensor) -> list[Tensor]:
+            features = model.pooled(normalised)
+            return [model.head(features), features]
+
+        logits, features = self._outputs(images, both)
+        return logits, features
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features (B, D) alone; raises as :meth:`logits_and_features`."""
+        return self.logits_and_features(images)[1]
 
     def logits_of(self, split: Split) -> Tensor:
         """Return logits (N, num_classes) of all images of a split; raises as :meth:`logits`."""
@@ -120,12 +134,28 @@ class Predictor:
 
         In float32, logits that differ could give equal probabilities.
         """
-        logits = self.logits(images).double() / self.temperature
+        return self.probabilities_of(self.logits(images))
+
+    def probabilities_of(self, logits: Tensor) -> Tensor:
+        """Return probabilities of logits, of the same shape, in float64."""
+        logits = logits.double() / self.temperature
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
-    def _logits(self, images: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def _outputs(self, images: Tensor, model: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
+        """Return each output of ``model``, (B, ...) float32 on the CPU, computed in parts that fit in memory."""
+        parts = images.split(self._most or max(1, len(images)))
+        try:
+            return [torch.cat(output) for output in zip(*(self._computed(part, model) for part in parts), strict=True)]
+        except torch.OutOfMemoryError:
+            if (tried := len(parts[0])) == 1:
+                raise RunError(f"a single image does not fit in the memory of {self.hardware.name}") from None
+        torch.cuda.empty_cache()
+        self._most = tried // 2
+        return self._outputs(images, model)
+
+    def _computed(self, images: Tensor, model: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
         normalised = self.preparation.normalised(images.to(self.device, non_blocking=True), self.dtype)
         mixed = self.hardware.precision.endswith("-mixed")
         with torch.autocast(self.device.type, DTYPES[self.hardware.precision], enabled=mixed):
-            logits: Tensor = self.model(normalised)
-        return logits.float().cpu()
+            return [output.float().cpu() for output in model(normalised)]

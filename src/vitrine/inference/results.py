@@ -40,6 +40,7 @@ class Row:
         label_probability: probability of the true class; ``None`` if unknown, or if there are several.
         error: why the picture cannot be read; else "".
         split: what a CSV file's column ``split`` has; else "".
+        features: (D,) float32, little-endian in base64; "" if none were asked for.
     """
 
     path: str
@@ -49,6 +50,7 @@ class Row:
     label_probability: float | None = None
     error: str = ""
     split: str = ""
+    features: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Journal:
         Raises:
             RunError: another one is damaged.
         """
-        yield from self._rows()
+        yield from self.rows()
         with naming_failed_write(self.path):
             self._file.truncate(self._file.tell())
 
@@ -179,12 +181,12 @@ class Journal:
         Raises:
             RunError: the output cannot be written; the journal is kept.
         """
-        rows = map(layout.cells, self._rows())
+        rows = map(layout.cells, self.rows())
         with naming_failed_write(self.output), replacing(self.output) as temporary:
             _WRITERS[self.output.suffix.lower()](temporary, layout.columns, rows)
         self.path.unlink()
 
-    def _rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Yield the rows from the first on; leave the position after the last whole one."""
         self._file.seek(0)
         end = len(self._file.readline())
