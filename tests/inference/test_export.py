@@ -25,10 +25,18 @@ from vitrine.data.datasets import load_dataset
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, DiskFull, RunError
 from vitrine.inference.export import exporter, to_onnx
-from vitrine.inference.export.checks import BATCHES, AccuracyCost, Latency, largest_differences, probe_pictures
+from vitrine.inference.export.checks import (
+    BATCHES,
+    AccuracyCost,
+    Latency,
+    Runtime,
+    largest_differences,
+    probe_pictures,
+)
 from vitrine.inference.export.exporter import ExportReport, export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.export.source import ExportSource, PictureClassifier, described
+from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 
 PAGE = (ROOT / "docs" / "exporting.md").read_text()
@@ -115,6 +123,26 @@ def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
     assert described(from_files).startswith(f"{upright}, scale both sides")
     spread = "says, make 16-bit grey pixels (pixel - 100) * 256 // 1501, clipped to 0 and 255, scale both sides"
     assert spread in described(replace(from_files, levels=(100, 1600)))
+
+
+@pytest.mark.whole
+def test_features_are_a_second_output_and_are_checked(run, monkeypatch):
+    request = ExportRequest(run, "torch_export", features=True)
+    report = export_run(request)
+    facts = {"features": ""}
+    module = torch.export.load(report.path, extra_files=facts).module()
+    pictures = probe_pictures(3, (1, 8, 8))
+    given, features = module(pictures)
+    torch.testing.assert_close(given, probabilities(run, pictures))
+    torch.testing.assert_close(features, load_run(run).features(pictures, accelerator="cpu"))
+    assert facts["features"] == f"float32 (B, {features.shape[1]}), what the model's head reads; the second output"
+    source = ExportSource.load(replace(request, overwrite=True))
+    off = Runtime("off", lambda images: (module(images)[0], module(images)[1] + 0.01))
+    with pytest.raises(ExportError, match=r"its probabilities and features differ from PyTorch's by 1\.0e-02"):
+        exporter.check(source, off, report.path)
+    monkeypatch.setattr(LoadedRun, "model", torch.nn.Flatten())
+    with pytest.raises(RunError, match="has no features: its model is not a Vision Transformer of vitrine's"):
+        export_run(replace(request, overwrite=True))
 
 
 @pytest.mark.whole
@@ -311,7 +339,9 @@ def test_the_configurations_have_every_choice_of_every_part():
 @pytest.mark.whole
 @pytest.mark.parametrize("model", CONFIGURATIONS, ids=lambda model: model["position"])
 def test_any_configuration_gives_the_same_in_onnxruntime(tmp_path, model):
-    report = export_run(ExportRequest(untrained_run(tmp_path / "run", **model), "onnx"))
+    report = export_run(ExportRequest(untrained_run(tmp_path / "run", **model), "onnx", features=True))
+    outputs = onnx.load(report.path).graph.output
+    assert [output.name for output in outputs] == ["probabilities", "features"]
     assert max(report.differences.values()) < 2e-6
 
 

@@ -53,6 +53,12 @@ def test_a_repository_is_for_the_hubs_format(run):
     assert refusal(run, "onnx", hub="me/digits") == "--hub takes --format hf, not onnx"
 
 
+def test_features_are_for_the_formats_that_hold_more_than_the_model(run):
+    for name in ("safetensors", "hf"):
+        message = f"--features takes --format onnx, torch_export and aoti, not {name}: in timm, "
+        assert refusal(run, name, features=True).startswith(message)
+
+
 def test_a_wrong_name_of_a_repository_and_a_missing_login_are_refused_first(run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     assert refusal(run, "hf", hub="me/digits") == "--hub: not logged in; run `hf auth login`, or set HF_TOKEN"

@@ -86,6 +86,8 @@ def test_timm_reads_the_folder_and_gives_the_same_logits(tmp_path, model):
     ours = made.reference.model(images)
     assert ours.std() > 0.1
     torch.testing.assert_close(theirs(images), ours, rtol=0, atol=1e-5)
+    features = theirs.forward_head(theirs.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(features, made.reference.model.pooled(images), rtol=0, atol=1e-5)
     assert theirs.pretrained_cfg["label_names"] == made.run.classes
 
 

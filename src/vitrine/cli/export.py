@@ -3,6 +3,7 @@
 vitrine export RUN --format onnx                       # RUN/exports/model.onnx, for onnxruntime
 vitrine export RUN --format onnx --dtype int8          # smaller; prints what it costs in accuracy
 vitrine export RUN --format torch_export --to m.pt2    # for torch.export.load
+vitrine export RUN --format onnx --features            # gives embeddings, too
 vitrine export RUN --format aoti                       # compiled for this kind of processor
 vitrine export RUN --format safetensors --to m         # for timm.create_model("local-dir:m", pretrained=True)
 vitrine export RUN --format hf --hub me/digits         # with a model card; pushed with your own token
@@ -40,6 +41,7 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument("--to", metavar="PATH", help="the file or folder to write; default: exports/ in the run folder")
     parser.add_argument("--dtype", default="float32", metavar="DTYPE", help=f"{', '.join(DTYPES)} (float32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
+    parser.add_argument("--features", action="store_true", help="give the features (embeddings) of pictures, too")
     add_data_root(parser, "; float16 and int8 are tried on it")
     add_target(parser)
     add_trust(parser)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -14,9 +14,11 @@ from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.load import LoadedRun
 from vitrine.inference.run_data import validation_images
+from vitrine.text import listed
 from vitrine.training.metrics import QUANTILE
 
-Computation = Callable[[Tensor], Tensor]
+Outputs = Tensor | Sequence[Tensor]
+Computation = Callable[[Tensor], Outputs]
 
 BATCHES = (1, 2, 7, 64)
 LATENCY_BATCHES = (1, 64)
@@ -30,7 +32,8 @@ class Runtime:
 
     Attributes:
         name: the program and its version.
-        run: maps pictures (B, C, H, W) uint8 to probabilities or logits (B, classes).
+        run: maps pictures (B, C, H, W) uint8 to probabilities or logits (B, classes); or to several outputs, of which
+            these are the first.
     """
 
     name: str
@@ -106,7 +109,7 @@ def probe_pictures(count: int, shape: tuple[int, int, int]) -> Tensor:
 
 
 def largest_differences(exported: Computation, pytorch: Computation, shape: tuple[int, int, int]) -> dict[int, float]:
-    """Return the largest absolute difference of outputs for each of ``BATCHES``.
+    """Return the largest absolute difference of any output for each of ``BATCHES``.
 
     Raises:
         ExportError: the export fails on a batch, or gives another shape, or values that are not finite.
@@ -114,16 +117,22 @@ def largest_differences(exported: Computation, pytorch: Computation, shape: tupl
     found = {}
     for count in BATCHES:
         pictures = probe_pictures(count, shape)
-        expected = pytorch(pictures)
+        expected = _each(pytorch(pictures))
         try:
-            given = exported(pictures)
+            given = _each(exported(pictures))
         except Exception as error:  # each runtime has errors of its own
             raise ExportError(f"the export fails on a batch of {count}: {first_line(error)}") from None
-        if given.shape != expected.shape or not given.isfinite().all():
-            shapes = f"{tuple(given.shape)} for {tuple(expected.shape)}"
-            raise ExportError(f"the export gives {shapes} on a batch of {count}, or values that are not finite")
-        found[count] = float((given.float() - expected).abs().max())
+        shapes, wanted = ([tuple(output.shape) for output in outputs] for outputs in (given, expected))
+        if shapes != wanted or not all(output.isfinite().all() for output in given):
+            of = f"{listed(list(map(str, shapes)))} for {listed(list(map(str, wanted)))}"
+            raise ExportError(f"the export gives {of} on a batch of {count}, or values that are not finite")
+        differences = [(own.float() - other).abs().max() for own, other in zip(given, expected, strict=True)]
+        found[count] = float(max(differences))
     return found
+
+
+def _each(outputs: Outputs) -> Sequence[Tensor]:
+    return [outputs] if isinstance(outputs, Tensor) else outputs
 
 
 def latencies(exported: Computation, pytorch: Computation, shape: tuple[int, int, int]) -> list[Latency]:
@@ -169,7 +178,7 @@ def accuracy_cost(
     labels = []
     for pictures, truth in validation.batches(torch.arange(len(validation)).split(VALIDATION_BATCH)):
         for model, own in zip((exported, pytorch), predictions, strict=True):
-            given = model(pictures)
+            given = _each(model(pictures))[0]
             own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))
         labels.append(truth if multi_label or truth.dim() == 1 else truth[:, run.target_index])
     compared = torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels)

@@ -35,7 +35,7 @@ MODULES = {
     "safetensors": "to_timm",
     "hf": "to_hub",
 }
-MAX_DIFFERENCE = 1e-4  # of float32 exports, in probabilities or logits
+MAX_DIFFERENCE = 1e-4  # of float32 exports, in probabilities, features or logits
 LEFT_ON_FULL_DISK = 2**16  # bytes; some libraries report no more than that a write failed
 
 
@@ -121,7 +121,7 @@ def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
     differences = largest_differences(runtime.run, pytorch, shape)
     batch, worst = max(differences.items(), key=lambda item: item[1])
     if request.dtype == "float32" and worst > MAX_DIFFERENCE:
-        problem = f"its {request.kind.gives} differ from PyTorch's by {worst:.1e} on a batch of {batch}"
+        problem = f"its {listed(request.outputs)} differ from PyTorch's by {worst:.1e} on a batch of {batch}"
         raise ExportError(f"the export is not exact: {problem}; at most {MAX_DIFFERENCE:.0e} is accepted")
     cost = None
     if request.dtype != "float32":

@@ -74,6 +74,7 @@ class ExportRequest:
         trust: prefixes of the dotted names that the run may import.
         allow_changed_code: export the model even if the code of its parts was edited since training.
         target: of a run with several targets, the one that the exported model answers; empty for the first.
+        features: whether the model gives, after the probabilities, the features of each picture.
         data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
         license: of the model, as in the Hugging Face hub's list.
         hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
@@ -92,6 +93,7 @@ class ExportRequest:
     trust: Sequence[str] = ()
     allow_changed_code: bool = False
     target: str = ""
+    features: bool = False
     data_root: str | None = None
     license: str = "unknown"
     hub: str | None = None
@@ -107,6 +109,10 @@ class ExportRequest:
             raise ExportError(
                 f"--format {self.format} has --dtype {listed(self.kind.dtypes)}; {self.dtype} takes --format onnx"
             )
+        if self.features and self.kind.gives == "logits":
+            others = listed([name for name, kind in FORMATS.items() if kind.gives != "logits"])
+            problem = f"--features takes --format {others}, not {self.format}"
+            raise ExportError(f"{problem}: in timm, model.forward_head(..., pre_logits=True) gives them")
         if self.hub is not None and self.format != "hf":
             raise ExportError(f"--hub takes --format hf, not {self.format}")
         if self.data_root is not None and self.dtype == "float32":
@@ -128,6 +134,11 @@ class ExportRequest:
     def kind(self) -> ExportFormat:
         """The format's facts."""
         return FORMATS[self.format]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what the exported model gives, in order."""
+        return [self.kind.gives, *["features"] * self.features]
 
     @cached_property
     def record(self) -> RunRecord:

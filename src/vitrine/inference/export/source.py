@@ -14,6 +14,7 @@ from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
+from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import versions
 
 UPRIGHT = "turn the picture upright as its EXIF orientation says"
@@ -42,13 +43,14 @@ def described(preparation: Preparation) -> str:
 
 
 class PictureClassifier(nn.Module):
-    """A model with its preparation: takes pictures as they are stored, gives probabilities.
+    """A model with its preparation: takes pictures as they are stored, gives probabilities, and features if asked.
 
     Args:
         model: maps normalised images (B, C, H, W) to logits (B, classes).
         mean, std: of each channel in [0, 1], (1, C, 1, 1) float32.
         dtype: what the model computes in. Pixels are normalised, and probabilities computed, in float32.
         multi_label: whether a picture has several labels: probabilities are then a sigmoid for each class.
+        features: whether it gives, as a second output, what the head of a Vision Transformer reads.
     """
 
     mean: Tensor
@@ -62,10 +64,12 @@ class PictureClassifier(nn.Module):
         dtype: torch.dtype = torch.float32,
         *,
         multi_label: bool = False,
+        features: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.multi_label = multi_label
+        self.features = features
         self.dtype = dtype
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -73,12 +77,24 @@ class PictureClassifier(nn.Module):
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes) float32."""
-        logits: Tensor = self.model(normalised(images, self.mean, self.std).to(self.dtype))
+        logits: Tensor = self.model(self._prepared(images))
         return logits.float()
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1, unless pictures have several labels."""
-        logits = self.logits(images)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1, unless pictures have several labels.
+
+        With features, these are (B, D) float32.
+        """
+        if not self.features:
+            return self._probabilities(self.logits(images))
+        assert isinstance(self.model, VisionTransformer)
+        features = self.model.pooled(self._prepared(images))
+        return self._probabilities(self.model.head(features).float()), features.float()
+
+    def _prepared(self, images: Tensor) -> Tensor:
+        return normalised(images, self.mean, self.std).to(self.dtype)
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
 
@@ -100,11 +116,11 @@ class ExportSource:
 
         Raises:
             RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust`` or
-                code that was edited.
+                code that was edited; or the model has no features, and these are asked for.
         """
         trust, target, changed = request.trust, request.target, request.allow_changed_code
         source = cls(request, load_run(request.record.path, trust=trust, target=target, allow_changed_code=changed))
-        _ = source.reference
+        _ = source.reference, request.features and source.run.feature_size
         return source
 
     @cached_property
@@ -114,7 +130,7 @@ class ExportSource:
             torch.tensor(values).reshape(1, -1, 1, 1)
             for values in (self.run.config.data.mean, self.run.config.data.std)
         )
-        return PictureClassifier(self.run.model, mean, std, multi_label=self.run.config.data.multi_label).eval()
+        return self._classifier(self.run.model, mean, std, torch.float32)
 
     @cached_property
     def classifier(self) -> PictureClassifier:
@@ -122,9 +138,11 @@ class ExportSource:
         if self.request.dtype != "float16":
             return self.reference
         reference = self.reference
-        model = copy.deepcopy(reference.model).half()
-        given = model, reference.mean, reference.std, torch.float16
-        return PictureClassifier(*given, multi_label=reference.multi_label).eval()
+        return self._classifier(copy.deepcopy(reference.model).half(), reference.mean, reference.std, torch.float16)
+
+    def _classifier(self, model: nn.Module, mean: Tensor, std: Tensor, dtype: torch.dtype) -> PictureClassifier:
+        multi_label, features = self.run.config.data.multi_label, self.request.features
+        return PictureClassifier(model, mean, std, dtype, multi_label=multi_label, features=features).eval()
 
     @cached_property
     def program(self) -> ExportedProgram:
@@ -158,6 +176,8 @@ class ExportSource:
         shape = ", ".join(map(str, self.picture_shape))
         independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
         extra = {"target": self.run.answers} if self.run.answers else {}
+        if self.request.features:
+            extra["features"] = f"float32 (B, {self.run.feature_size}), what the model's head reads; the second output"
         if not transform.from_files:
             extra["ratio"] = json.dumps(transform.ratio)
         return extra | {

@@ -30,7 +30,7 @@ def write(source: ExportSource, path: Path) -> None:
         exported = torch.onnx.export(
             source.program,
             input_names=["images"],
-            output_names=[source.request.kind.gives],
+            output_names=source.request.outputs,
             dynamo=True,
             verbose=False,
         )
@@ -63,7 +63,7 @@ def load(path: Path) -> Runtime:
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    def run(pictures: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"images": pictures.numpy()})[0])
+    def run(pictures: Tensor) -> list[Tensor]:
+        return [torch.from_numpy(output) for output in session.run(None, {"images": pictures.numpy()})]
 
     return Runtime(f"onnxruntime {onnxruntime.__version__}", run)
