@@ -24,6 +24,7 @@ from vitrine.config.model import ViTConfig
 from vitrine.data.datasets import load_dataset
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, DiskFull, RunError
+from vitrine.inference.calibrate import calibrate, calibrate_export
 from vitrine.inference.export import exporter, to_onnx
 from vitrine.inference.export.checks import (
     BATCHES,
@@ -37,6 +38,7 @@ from vitrine.inference.export.exporter import ExportReport, export_run
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.export.source import ExportSource, PictureClassifier, described
 from vitrine.inference.load import LoadedRun
+from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
 
 PAGE = (ROOT / "docs" / "exporting.md").read_text()
@@ -76,8 +78,10 @@ def exported(tmp_path_factory):
 
 
 def test_an_exact_export_is_reported_as_equal(tmp_path):
-    report = ExportReport(tmp_path, 1, "torch.export", {1: 0.0, 2: 0.0}, [Latency(64, 1.874, 0.0123)], None)
-    assert "batches of 1 and 2: equal to PyTorch in float32\n" in report.text
+    latency = Latency(64, 1.874, 0.0123)
+    report = ExportReport(tmp_path, 1, "torch.export", {1: 0.0, 2: 0.0}, [latency], None, calibration=["2", "3"])
+    checked = "batches of 1 and 2: equal to PyTorch in float32\ncalibrated temperature 2\n           3\n"
+    assert checked in report.text
     assert "latency    batch of 64: 1.87 s, PyTorch 12.3 ms; " in report.text
 
 
@@ -123,6 +127,47 @@ def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
     assert described(from_files).startswith(f"{upright}, scale both sides")
     spread = "says, make 16-bit grey pixels (pixel - 100) * 256 // 1501, clipped to 0 and 255, scale both sides"
     assert spread in described(replace(from_files, levels=(100, 1600)))
+
+
+def test_a_calibrated_export_gives_the_probabilities_of_a_calibrated_prediction(run):
+    loaded, pictures = load_run(run), probe_pictures(7, (1, 8, 8))
+    predictor = Predictor(loaded.model, loaded.config, "cpu", loaded.transform)
+    scaling = calibrate(loaded, predictor, None)
+    predictor.temperature = scaling.temperature
+    source = ExportSource.load(ExportRequest(run, "onnx", calibrate=True, features=True))
+    with torch.no_grad():
+        source = exporter._calibrated(source, to_onnx, run / "unwritten.onnx")
+        expected = predictor.probabilities(pictures)
+        for given in (source.classifier(pictures)[0], source.classifier.logits(pictures).softmax(dim=1)):
+            torch.testing.assert_close(given.double(), expected, rtol=0, atol=1e-5)
+    assert abs(scaling.temperature - 1) > 0.01, "else the comparison shows nothing"
+    assert float(source.facts["temperature"]) == pytest.approx(scaling.temperature, rel=1e-3)
+    assert source.facts["calibration"] == "; ".join(scaling.lines)
+
+
+def test_the_temperature_of_rounded_weights_is_fitted_on_what_is_exported(run, monkeypatch):
+    """As if rounding had doubled the logits."""
+    source, written = ExportSource.load(ExportRequest(run, "onnx", dtype="int8", calibrate=True)), []
+
+    def doubled(pictures):
+        return [(2 * source.reference.logits(pictures)).softmax(dim=1), pictures]  # with features
+
+    monkeypatch.setattr(to_onnx, "write", lambda source, path: written.append(path))
+    monkeypatch.setattr(to_onnx, "load", lambda path: Runtime("", doubled))
+    with torch.no_grad():
+        found = exporter._calibrated(source, to_onnx, run / "trial.onnx")
+    exact = calibrate_export(source.run, source.reference.logits, None, exact=True)
+    assert found.temperature == pytest.approx(2 * exact.temperature, rel=1e-3)
+    assert written == [run / "trial.onnx"]
+    assert len(found.calibration.lines) == 1, "the stored test logits are not those of rounded weights"
+
+
+@pytest.mark.whole
+def test_int8_is_calibrated_as_it_is_quantized(run):
+    report = export_run(ExportRequest(run, "onnx", dtype="int8", calibrate=True))
+    assert files(run / "exports") == ["model_int8.onnx"]
+    assert max(report.differences.values()) < 0.2
+    assert re.search(r"\ncalibrated temperature \d\.\d{3}, fitted on 144 validation images: NLL \S+ to ", report.text)
 
 
 @pytest.mark.whole

@@ -68,9 +68,17 @@ def test_a_wrong_name_of_a_repository_and_a_missing_login_are_refused_first(run,
 
 
 def test_a_folder_of_data_is_for_the_types_that_read_it(run):
-    problem = "--data-root takes --dtype float16 or int8, which alone read the data set"
+    problem = "--data-root takes --calibrate, or --dtype float16 or int8, which alone read the data set"
     assert refusal(run, "onnx", data_root="data") == problem
-    assert ExportRequest(run, "onnx", dtype="int8", data_root="data").data_root == "data"
+    for reads in ({"dtype": "int8"}, {"calibrate": True}):
+        assert ExportRequest(run, "onnx", data_root="data", **reads).data_root == "data"
+
+
+def test_several_labels_per_picture_are_not_calibrated(run):
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("data:\n", "data:\n  multi_label: true\n"))
+    problem = "--calibrate is for one label per picture, and this run's have several"
+    assert refusal(run, "onnx", calibrate=True) == problem
 
 
 def test_a_missing_package_is_named_with_the_extra_that_has_it(run, monkeypatch):

@@ -16,6 +16,7 @@ from helpers.exporting import TRAINED, trained_run, untrained_run
 from helpers.levels import sampled
 from helpers.running import run_script
 from PIL import Image
+from safetensors.torch import load_file
 
 from vitrine import compose, load_run
 from vitrine.config.serialize import to_plain
@@ -155,6 +156,18 @@ def test_float16_halves_the_weights_and_reports_the_cost(tmp_path):
     assert weights[1].stat().st_size < 0.75 * weights[0].stat().st_size
     assert half.cost.images == 144
     assert max(half.differences.values()) < 0.02
+
+
+def test_a_calibrated_folder_has_the_temperature_in_its_head_and_on_its_card(tmp_path):
+    run = trained_run(tmp_path)
+    heads = []
+    for calibrate in (False, True):
+        report = export_run(ExportRequest(run, "hf", to=tmp_path / f"hf{calibrate}", calibrate=calibrate))
+        heads.append(load_file(report.path / "model.safetensors")["head.weight"])
+    config = json.loads((report.path / "config.json").read_text())
+    torch.testing.assert_close(heads[1] * float(config["temperature"]), heads[0])
+    card = (report.path / "README.md").read_text()
+    assert f"| temperature, inside the head | {config['calibration']} |\n| model |" in card
 
 
 @pytest.fixture(scope="module")

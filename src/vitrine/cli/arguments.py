@@ -74,6 +74,12 @@ def add_target(parser: ArgumentParser) -> None:
     parser.add_argument("--target", default="", metavar="NAME", help=help)
 
 
+def add_calibrate(parser: ArgumentParser) -> None:
+    """Add ``--calibrate``."""
+    help = "divide logits by a temperature that is fitted on the run's validation images"
+    parser.add_argument("--calibrate", action="store_true", help=help)
+
+
 def add_data_root(parser: ArgumentParser, use: str = "") -> None:
     """Add ``--data-root DIR``; ``use`` ends its help."""
     parser.add_argument("--data-root", metavar="DIR", help=f"where the data set is now{use}")

@@ -2,6 +2,7 @@
 
 vitrine export RUN --format onnx                       # RUN/exports/model.onnx, for onnxruntime
 vitrine export RUN --format onnx --dtype int8          # smaller; prints what it costs in accuracy
+vitrine export RUN --format onnx --calibrate           # with the probabilities of predict calibrate=true
 vitrine export RUN --format torch_export --to m.pt2    # for torch.export.load
 vitrine export RUN --format onnx --features            # gives embeddings, too
 vitrine export RUN --format aoti                       # compiled for this kind of processor
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from vitrine.cli.arguments import (
     add_allow_changed_code,
+    add_calibrate,
     add_data_root,
     add_target,
     add_trust,
@@ -42,7 +44,8 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument("--dtype", default="float32", metavar="DTYPE", help=f"{', '.join(DTYPES)} (float32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
     parser.add_argument("--features", action="store_true", help="give the features (embeddings) of pictures, too")
-    add_data_root(parser, "; float16 and int8 are tried on it")
+    add_calibrate(parser)
+    add_data_root(parser, "; --calibrate, float16 and int8 read it")
     add_target(parser)
     add_trust(parser)
     add_allow_changed_code(parser)

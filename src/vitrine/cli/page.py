@@ -3,13 +3,21 @@
 vitrine page outputs/runs/RUN                      # writes page.html in the run folder
 vitrine page outputs/runs/RUN --to digits.html     # elsewhere
 vitrine page outputs/runs/RUN --dtype float16      # half as large, with rounded weights
+vitrine page outputs/runs/RUN --calibrate          # with the probabilities of predict calibrate=true
 vitrine page outputs/runs/RUN --data-root DIR      # whose pictures are now in DIR
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.cli.arguments import add_data_root, add_target, add_trust, errors_in_one_line, make_parser
+from vitrine.cli.arguments import (
+    add_calibrate,
+    add_data_root,
+    add_target,
+    add_trust,
+    errors_in_one_line,
+    make_parser,
+)
 from vitrine.text import file_size, printable
 
 
@@ -19,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
     parser.add_argument("--to", type=Path, metavar="FILE", help="the page (page.html in the run folder)")
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="of the weights (float32)")
+    add_calibrate(parser)
     add_data_root(parser)
     add_target(parser)
     add_trust(parser)
@@ -36,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             data_root=options.data_root,
             trust=options.trust,
             target=options.target,
+            calibrate=options.calibrate,
         )
         for note in page.notes:
             print(printable(note))

@@ -1,16 +1,18 @@
 """Calibration by temperature scaling (arXiv:1706.04599, section 4.2): probabilities that fit accuracies."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.errors import RunError
 from vitrine.inference.load import LoadedRun
-from vitrine.inference.predictor import Predictor
-from vitrine.inference.run_data import read_data
+from vitrine.inference.predictor import BATCH, Predictor
+from vitrine.inference.run_data import DATA_ROOT, read_data, validation_images
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_source
 from vitrine.training.metrics import ece
@@ -52,16 +54,43 @@ def calibrate(
     data = read_data(run, data_root, advice="; data_root=DIR names the folder that holds it")
     source = validation_source(data)
     check_data(run.record, data, accept=accept_changed_data, splits=[source], key="data_root")
-    validation = data.val
-    logits, labels = predictor.logits_of(validation), validation.labels
+    trained_on = source == "train" and not data.config.data.hold_out
+    return _scaling(run, predictor.logits_of(data.val), data.val.labels, trained_on, run.test_outputs)
+
+
+def calibrate_export(
+    run: LoadedRun, logits_of: Callable[[Tensor], Tensor], data_root: str | None, *, exact: bool
+) -> TemperatureScaling:
+    """Fit the temperature of a model that is exported.
+
+    Args:
+        run: the run, of one label per picture.
+        logits_of: maps pictures (B, C, H, W) uint8 to logits (B, classes) as the export computes them.
+        data_root: as of :func:`calibrate`.
+        exact: whether these are the logits of the run, so that its stored test logits show the effect, too.
+
+    Raises:
+        DataError: the data is missing or damaged.
+        ConfigError: ``data_root`` is given, but the data is read from no folder.
+        RunError: the data has changed, or the model gives values that are not finite.
+    """
+    validation, trained_on = validation_images(run, data_root, advice=DATA_ROOT)
+    parts = torch.arange(len(validation)).split(BATCH)
+    logits = torch.cat([logits_of(pictures) for pictures, _ in validation.batches(parts)])
+    return _scaling(run, logits, validation.labels, trained_on, run.test_outputs if exact else None)
+
+
+def _scaling(
+    run: LoadedRun, logits: Tensor, labels: Tensor, trained_on: bool, tested: tuple[Tensor, Tensor] | None
+) -> TemperatureScaling:
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     if temperature is None:
         return TemperatureScaling(1.0, ["1: the validation images do not determine a temperature"])
-    held_out = "" if data.config.data.hold_out or source == "val" else ", on which the model was trained"
+    used = ", on which the model was trained" if trained_on else ""
     count = plural(len(labels), "validation image")
-    lines = [f"{temperature:.3f}, fitted on {count}{held_out}: {_effect(logits, labels, temperature)}"]
-    if (tested := run.test_outputs) is not None:
+    lines = [f"{temperature:.3f}, fitted on {count}{used}: {_effect(logits, labels, temperature)}"]
+    if tested is not None:
         logits, labels = tested
         lines.append(f"on {plural(len(labels), 'test image')}: {_effect(logits, labels, temperature)}")
     return TemperatureScaling(temperature, lines)

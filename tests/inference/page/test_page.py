@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.exporting import trained_run
 from helpers.levels import quick, sampled
 from helpers.running import ROOT, write_image_folder
 from PIL import ExifTags, Image
@@ -461,6 +462,22 @@ def test_test_images_that_have_changed_since_the_training_are_left_out(tmp_path)
     )
     assert page.notes[0].startswith(problem)
     assert '<ul id="samples">' not in page.path.read_text()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_calibrated_page_has_the_temperature_in_its_head(tmp_path, monkeypatch, dtype):
+    run = load_run(trained_run(tmp_path))
+    heads = []
+    monkeypatch.setattr(
+        "vitrine.inference.page.page.encode", lambda weights, _: heads.append(weights["head.weight"]) or [""]
+    )
+    plain, page = (write_page(run.record.path, dtype=dtype, calibrate=calibrate) for calibrate in (False, True))
+    temperature = float((heads[0] / heads[1]).mean())
+    torch.testing.assert_close(heads[1] * temperature, heads[0])
+    assert page.notes[0].startswith(f"temperature {temperature:.3f}, fitted on 144 validation images: NLL ")
+    assert ("on 360 test images" in page.notes[0]) == (dtype == "float32"), "those of rounded weights are not stored"
+    assert f"temperature {temperature:.3f}" in page.path.read_text()
+    assert plain.notes == page.notes[1:]
 
 
 LOOKS = [(width, scheme) for width in (1280, 700, 400) for scheme in ("light", "dark")]

@@ -117,9 +117,9 @@ def largest_differences(exported: Computation, pytorch: Computation, shape: tupl
     found = {}
     for count in BATCHES:
         pictures = probe_pictures(count, shape)
-        expected = _each(pytorch(pictures))
+        expected = each_output(pytorch(pictures))
         try:
-            given = _each(exported(pictures))
+            given = each_output(exported(pictures))
         except Exception as error:  # each runtime has errors of its own
             raise ExportError(f"the export fails on a batch of {count}: {first_line(error)}") from None
         shapes, wanted = ([tuple(output.shape) for output in outputs] for outputs in (given, expected))
@@ -131,7 +131,8 @@ def largest_differences(exported: Computation, pytorch: Computation, shape: tupl
     return found
 
 
-def _each(outputs: Outputs) -> Sequence[Tensor]:
+def each_output(outputs: Outputs) -> Sequence[Tensor]:
+    """Return the outputs of a model that gives one or several."""
     return [outputs] if isinstance(outputs, Tensor) else outputs
 
 
@@ -178,7 +179,7 @@ def accuracy_cost(
     labels = []
     for pictures, truth in validation.batches(torch.arange(len(validation)).split(VALIDATION_BATCH)):
         for model, own in zip((exported, pytorch), predictions, strict=True):
-            given = _each(model(pictures))[0]
+            given = each_output(model(pictures))[0]
             own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))
         labels.append(truth if multi_label or truth.dim() == 1 else truth[:, run.target_index])
     compared = torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels)

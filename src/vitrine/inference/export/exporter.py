@@ -3,22 +3,27 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from vitrine.durations import short_duration
 from vitrine.errors import DataError, RunError, VitrineError, first_line
 from vitrine.files import staging
+from vitrine.inference.calibrate import calibrate_export
 from vitrine.inference.export.checks import (
     AccuracyCost,
+    Computation,
     Latency,
     Runtime,
     accuracy_cost,
+    each_output,
     largest_differences,
     latencies,
 )
@@ -51,6 +56,7 @@ class ExportReport:
         latencies: beside PyTorch's.
         cost: in accuracy; ``None`` for float32.
         page: its address in the hub, if it was pushed.
+        calibration: the temperature and its effect, in lines; empty of an export without one.
     """
 
     path: Path
@@ -60,6 +66,7 @@ class ExportReport:
     latencies: list[Latency]
     cost: AccuracyCost | None
     page: str | None = None
+    calibration: Sequence[str] = ()
 
     @property
     def text(self) -> str:
@@ -71,6 +78,8 @@ class ExportReport:
             f"written    {self.path}, {file_size(self.size)}",
             f"checked    in {self.runtime}, batches of {batches}: {difference} PyTorch in float32",
         ]
+        for number, line in enumerate(self.calibration):
+            lines.append(f"{'           ' if number else 'calibrated temperature '}{line}")
         for latency in self.latencies:
             times = f"{short_duration(latency.exported)}, PyTorch {short_duration(latency.pytorch)}"
             lines.append(f"latency    batch of {latency.batch}: {times}; medians, in turn")
@@ -92,7 +101,8 @@ def export_run(request: ExportRequest) -> ExportReport:
     Raises:
         ExportError: the model can't be exported, or the export differs from PyTorch; nothing has been written.
         RunError: the checkpoint is missing, damaged or refused, or the target can't be written.
-        DataError: float16 and int8 are measured on the validation images, which are missing, damaged or changed.
+        DataError: the validation images, on which float16 and int8 are measured and temperatures fitted, are missing,
+            damaged or changed.
     """
     try:
         return _export(request)
@@ -104,10 +114,29 @@ def _export(request: ExportRequest) -> ExportReport:
     source = ExportSource.load(request)
     module = import_module(f"vitrine.inference.export.{MODULES[request.format]}")
     with quiet_libraries(), torch.no_grad(), staging(request.path) as staged, _failures_of(request):
+        if request.calibrate:
+            source = _calibrated(source, module, staged.with_name(f"uncalibrated{request.kind.suffix}"))
         module.write(source, staged)
         report = check(source, module.load(staged), staged)
     page = None if request.hub is None else module.push(request.path, request.hub)
     return replace(report, path=request.path, page=page)
+
+
+def _calibrated(source: ExportSource, module: ModuleType, path: Path) -> ExportSource:
+    """Fit the temperature of what is exported; rounded weights have one of their own, and go to ``path`` for it."""
+    request, exact = source.request, source.request.dtype == "float32"
+    run: Computation = source.reference.logits
+    if not exact:
+        module.write(source, path)
+        run = module.load(path).run
+
+    def logits_of(pictures: Tensor) -> Tensor:
+        given = each_output(run(pictures))[0].float()
+        # Of probabilities the logarithm: it differs from the logits by a constant, which no softmax shows.
+        is_logits = exact or request.kind.gives == "logits"
+        return given if is_logits else given.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    return replace(source, calibration=calibrate_export(source.run, logits_of, request.data_root, exact=exact))
 
 
 def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
@@ -132,7 +161,9 @@ def check(source: ExportSource, runtime: Runtime, path: Path) -> ExportReport:
             raise DataError(f"{problem}; if they have moved, --data-root DIR") from None
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
-    return ExportReport(path, size, runtime.name, differences, latencies(runtime.run, pytorch, shape), cost)
+    calibration = [] if source.calibration is None else source.calibration.lines
+    measured = differences, latencies(runtime.run, pytorch, shape), cost
+    return ExportReport(path, size, runtime.name, *measured, calibration=calibration)
 
 
 @contextmanager

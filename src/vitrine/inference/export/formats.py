@@ -75,6 +75,7 @@ class ExportRequest:
         allow_changed_code: export the model even if the code of its parts was edited since training.
         target: of a run with several targets, the one that the exported model answers; empty for the first.
         features: whether the model gives, after the probabilities, the features of each picture.
+        calibrate: divide logits by a temperature that is fitted on the run's validation images.
         data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
         license: of the model, as in the Hugging Face hub's list.
         hub: repository in the hub that an ``hf`` export is pushed to; ``None`` pushes nothing.
@@ -94,6 +95,7 @@ class ExportRequest:
     allow_changed_code: bool = False
     target: str = ""
     features: bool = False
+    calibrate: bool = False
     data_root: str | None = None
     license: str = "unknown"
     hub: str | None = None
@@ -115,8 +117,10 @@ class ExportRequest:
             raise ExportError(f"{problem}: in timm, model.forward_head(..., pre_logits=True) gives them")
         if self.hub is not None and self.format != "hf":
             raise ExportError(f"--hub takes --format hf, not {self.format}")
-        if self.data_root is not None and self.dtype == "float32":
-            raise ExportError("--data-root takes --dtype float16 or int8, which alone read the data set")
+        if self.data_root is not None and self.dtype == "float32" and not self.calibrate:
+            raise ExportError(
+                "--data-root takes --calibrate, or --dtype float16 or int8, which alone read the data set"
+            )
         if missing := [package for package in self.kind.packages if find_spec(package) is None]:
             raise ExportError(f"--format {self.format} takes {listed(missing)}: pip install -e '.[export]'")
         if self.hub is not None:
@@ -124,6 +128,8 @@ class ExportRequest:
         if (status := self.record.status) != "finished":
             problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
             raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
+        if self.calibrate and (self.record.config.get("data") or {}).get("multi_label"):
+            raise ExportError("--calibrate is for one label per picture, and this run's have several")
         try:
             refuse_link_out(self.path.parent, self.record.path)
             _check_target(self.path, self.kind, self.overwrite)

@@ -34,7 +34,7 @@ A Vision Transformer that {does}, trained with
 | | |
 |---|---|
 | {accuracy} |
-| model | {model} |
+{calibration}| model | {model} |
 | parameters | {parameters:,} |
 | pictures | {channels}, {size} pixels |
 | licence | {license} |
@@ -128,6 +128,7 @@ def model_card(source: ExportSource) -> str:
         off=", and\ntimm's crop can lie one pixel off" if source.run.transform.from_files else "",
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.run),
+        calibration=calibration_row(source),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
         f"{format_size(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
         parameters=sum(values.numel() for values in source.run.model.parameters()),
@@ -198,6 +199,13 @@ def accuracy_row(accuracy: AccuracyOnTest | None, run: LoadedRun) -> str:
         return "accuracy | not recorded" if validated is None else f"accuracy on validation{used} | {validated:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
     return f"test accuracy | {value}, {accuracy.images:,} images, one training"
+
+
+def calibration_row(source: ExportSource) -> str:
+    """Return the row of the temperature and its effect; nothing of an export without one."""
+    if source.calibration is None:
+        return ""
+    return f"| temperature, inside the head | {source.calibration_facts['calibration']} |\n"
 
 
 def metrics_of(run: LoadedRun) -> dict[str, float]:

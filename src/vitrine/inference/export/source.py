@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 from vitrine.config.schema import LEVELS
 from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
+from vitrine.inference.calibrate import TemperatureScaling
 from vitrine.inference.export.formats import ExportError, ExportRequest
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.models import VisionTransformer
@@ -51,6 +52,7 @@ class PictureClassifier(nn.Module):
         dtype: what the model computes in. Pixels are normalised, and probabilities computed, in float32.
         multi_label: whether a picture has several labels: probabilities are then a sigmoid for each class.
         features: whether it gives, as a second output, what the head of a Vision Transformer reads.
+        temperature: what logits are divided by.
     """
 
     mean: Tensor
@@ -65,11 +67,13 @@ class PictureClassifier(nn.Module):
         *,
         multi_label: bool = False,
         features: bool = False,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         self.model = model
         self.multi_label = multi_label
         self.features = features
+        self.temperature = temperature
         self.dtype = dtype
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -77,8 +81,7 @@ class PictureClassifier(nn.Module):
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, C, H, W) uint8 -> (B, classes) float32."""
-        logits: Tensor = self.model(self._prepared(images))
-        return logits.float()
+        return self._scaled(self.model(self._prepared(images)))
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """(B, C, H, W) uint8 -> (B, classes) float32 in [0, 1]; rows sum to 1, unless pictures have several labels.
@@ -89,10 +92,13 @@ class PictureClassifier(nn.Module):
             return self._probabilities(self.logits(images))
         assert isinstance(self.model, VisionTransformer)
         features = self.model.pooled(self._prepared(images))
-        return self._probabilities(self.model.head(features).float()), features.float()
+        return self._probabilities(self._scaled(self.model.head(features))), features.float()
 
     def _prepared(self, images: Tensor) -> Tensor:
         return normalised(images, self.mean, self.std).to(self.dtype)
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return logits.float() if self.temperature == 1 else logits.float() / self.temperature
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
@@ -105,10 +111,12 @@ class ExportSource:
     Attributes:
         request: what is asked for.
         run: the run with its model.
+        calibration: the temperature that logits are divided by; ``None`` divides them by none.
     """
 
     request: ExportRequest
     run: LoadedRun
+    calibration: TemperatureScaling | None = None
 
     @classmethod
     def load(cls, request: ExportRequest) -> "ExportSource":
@@ -123,13 +131,23 @@ class ExportSource:
         _ = source.reference, request.features and source.run.feature_size
         return source
 
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
+    @property
+    def calibration_facts(self) -> dict[str, str]:
+        """The temperature and its effect, as every format records them; empty of an export that has none."""
+        if self.calibration is None:
+            return {}
+        return {"temperature": str(self.temperature), "calibration": "; ".join(self.calibration.lines)}
+
     @cached_property
     def reference(self) -> PictureClassifier:
         """The model in float32, in PyTorch: what every export is compared with."""
-        mean, std = (
-            torch.tensor(values).reshape(1, -1, 1, 1)
-            for values in (self.run.config.data.mean, self.run.config.data.std)
-        )
+        data = self.run.config.data
+        mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (data.mean, data.std))
         return self._classifier(self.run.model, mean, std, torch.float32)
 
     @cached_property
@@ -141,8 +159,15 @@ class ExportSource:
         return self._classifier(copy.deepcopy(reference.model).half(), reference.mean, reference.std, torch.float16)
 
     def _classifier(self, model: nn.Module, mean: Tensor, std: Tensor, dtype: torch.dtype) -> PictureClassifier:
-        multi_label, features = self.run.config.data.multi_label, self.request.features
-        return PictureClassifier(model, mean, std, dtype, multi_label=multi_label, features=features).eval()
+        return PictureClassifier(
+            model,
+            mean,
+            std,
+            dtype,
+            multi_label=self.run.config.data.multi_label,
+            features=self.request.features,
+            temperature=self.temperature,
+        ).eval()
 
     @cached_property
     def program(self) -> ExportedProgram:
@@ -175,7 +200,7 @@ class ExportSource:
         data, transform = self.run.config.data, self.run.transform
         shape = ", ".join(map(str, self.picture_shape))
         independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
-        extra = {"target": self.run.answers} if self.run.answers else {}
+        extra = self.calibration_facts | ({"target": self.run.answers} if self.run.answers else {})
         if self.request.features:
             extra["features"] = f"float32 (B, {self.run.feature_size}), what the model's head reads; the second output"
         if not transform.from_files:

@@ -141,6 +141,8 @@ def write(source: ExportSource, path: Path) -> None:
     assert isinstance(model, VisionTransformer)
     path.mkdir()
     weights = {name: value.contiguous() for name, value in weights_for(model).items()}
+    for name in ("head.weight", "head.bias"):  # their product is the logits
+        weights[name] /= source.temperature
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(timm_config(source), indent=2) + "\n", encoding="utf-8")
 
@@ -153,9 +155,9 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
     def each(values: list[float]) -> list[float]:
         return list(values) * (channels if len(values) == 1 else 1)
 
-    target = {"target": source.run.answers} if source.run.answers else {}
+    given = source.calibration_facts | ({"target": source.run.answers} if source.run.answers else {})
     labels = "multi_label" if data.multi_label else "single_label"
-    return target | {
+    return given | {
         "problem_type": f"{labels}_classification",  # by which transformers takes a sigmoid or a softmax
         "architecture": name,
         "num_classes": len(source.run.classes),

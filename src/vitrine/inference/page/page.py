@@ -23,6 +23,7 @@ from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
+from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
 from vitrine.inference.html_page import check_target, script_json, templates_in
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
@@ -77,6 +78,7 @@ def write_page(
     data_root: str | None = None,
     trust: Collection[str] = (),
     target: str = "",
+    calibrate: bool = False,
 ) -> WrittenPage:
     """Write the page of a finished run.
 
@@ -87,12 +89,13 @@ def write_page(
         data_root: folder of the run's data; ``None`` is where it was in training.
         trust: as of :func:`vitrine.load_run`.
         target: as of :func:`vitrine.load_run`.
+        calibrate: divide logits by a temperature that is fitted on the run's validation images.
 
     Raises:
         RunError: there is no such run, it has not finished, its checkpoint is damaged, its classes do not fit, it
             has parts that are not vitrine's, or the file cannot be written; with ``data_root``, also if the data there
             has changed.
-        DataError: ``data_root`` is given, and lacks test images.
+        DataError: ``data_root`` is given, and lacks test images; or ``calibrate``, and the data is missing.
         ConfigError: ``data_root`` is given, but the data is read from no folder.
     """
     record = RunRecord.open(folder)
@@ -101,12 +104,15 @@ def write_page(
     _check(record)
     run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run, data_root)
-    text = render(run, samples, dtype)
+    calibration = _calibrated(run, dtype, data_root) if calibrate else None
+    text = render(run, samples, dtype, 1.0 if calibration is None else calibration.temperature)
     try:
         write_text(path, text)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     notes = [samples.problem] if samples.problem else []
+    if calibration is not None:
+        notes.append(f"temperature {'; '.join(calibration.lines)}")
     if run.transform.levels != LEVELS:
         levels = ",".join(map(str, run.transform.levels))
         notes.append(f"data.levels=[{levels}] is not in the page: stretch 16-bit pictures to 8 bits, then drop them")
@@ -115,8 +121,8 @@ def write_page(
     return WrittenPage(path, path.stat().st_size, notes)
 
 
-def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
-    """Return the page as HTML."""
+def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.0) -> str:
+    """Return the page as HTML, with a model whose logits are divided by ``temperature``."""
     model, preparation, data = run.model, run.transform, run.config.data
     assert isinstance(model, VisionTransformer)  # _check
     config, channels = model.config, preparation.channels
@@ -130,6 +136,9 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         "drawing": drawing,
     }
     described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}
+    weights = weights_of(model)
+    weights |= {name: weights[name] / temperature for name in ("head.weight", "head.bias")}
+    facts = [*_facts(run, model), *([] if temperature == 1 else [f"temperature {temperature:.3f}"])]
     now = datetime.now()
     template = templates_in(FOLDER).get_template("page.html.j2")
     return template.render(
@@ -138,7 +147,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
         shown=_fitted(config.image_hw),
         pad=_fitted(config.image_hw) if drawing == "plain" else (SHOWN, SHOWN),
         made=f"{now.day} {now:%B %Y}",
-        facts=_facts(run, model),
+        facts=facts,
         run=printable(run.record.name),
         drawing=drawing,
         samples=[
@@ -146,7 +155,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str) -> str:
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
         config=script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
-        weights=encode(weights_of(model), dtype),
+        weights=encode(weights, dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
         css=(FOLDER / "page.css").read_text(encoding="utf-8"),
@@ -214,8 +223,20 @@ def _facts(run: LoadedRun, model: VisionTransformer) -> list[str]:
     return [*measured, f"{parameters / 1e6:.2g} M parameters", f"position {model.config.position}"]
 
 
+def _rounded(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).half().float()
+
+
+@torch.no_grad()
+def _calibrated(run: LoadedRun, dtype: str, data_root: str | None) -> TemperatureScaling:
+    """Fit the temperature on the weights that the page has."""
+    exact = dtype == "float32"
+    model = run.model if exact else _rounded(run.model)
+    return calibrate_export(run, lambda pictures: model(run.transform.normalised(pictures)), data_root, exact=exact)
+
+
 def _cost_of_rounding(model: nn.Module, images: Tensor) -> str:
-    rounded = copy.deepcopy(model).half().float()
+    rounded = _rounded(model)
     with torch.no_grad():
         exact, after = model(images), rounded(images)
     changed = int((exact.argmax(dim=1) != after.argmax(dim=1)).sum())
