@@ -216,6 +216,8 @@ def test_the_best_of_runs_validated_on_different_images_is_no_better(command, ou
 def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, capsys):
     for name, right in (("one", 0.95), ("other", 0.85)):
         shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), tmp_path / name)
+        for epoch in ("20", "5", "x"):
+            (tmp_path / name / "checkpoints" / f"epoch_{epoch}.ckpt").touch()
         three = {"": right, "_low": right - 0.051, "_high": right + 0.031}
         found = {"val/acc": right, "test/macro_f1": right + 0.000012345, "best_epoch": 4.0}
         found |= {"test/tiny": 1.5e-6, "test/none": 0.0}
@@ -229,6 +231,7 @@ def test_metrics_of_classes_share_a_row_and_metrics_have_four_digits(tmp_path, c
         assert f"test by class\t{of_three}, {both}" in lines
         assert {"test/macro_f1\t0.9500", "test/tiny\t1.5e-06", "test/none\t0.0000", "best_epoch\t4"} <= set(lines)
         assert not any("class_acc" in line for line in lines)
+        assert ("kept_epochs\t5,20" in lines) == (command == "show")
     main(["diff", str(tmp_path / "one"), str(tmp_path / "other")])
     metrics = capsys.readouterr().out.partition("\nmetrics\n")[2].splitlines()
     assert f"test by class\t{of_three}\t{of_other}" in metrics

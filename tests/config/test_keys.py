@@ -99,6 +99,7 @@ def test_keys_without_effect_on_the_result():
     without_effect |= {
         "data.target_classes",
         "data.workers",
+        "callbacks.keep_every",
         "trainer.log_every_n_steps",
         "trainer.max_time",
         *LOGGER,
@@ -126,6 +127,7 @@ def test_keys_that_trials_share():
 def test_keys_that_may_change_on_resume():
     may_change = {"trainer.max_epochs", "trainer.max_time", "trainer.devices", "trainer.accelerator"}
     may_change |= {
+        "callbacks.keep_every",
         "trainer.on_divergence",
         "trainer.compile",
         "data.root",

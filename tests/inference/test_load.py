@@ -1,9 +1,13 @@
 """A run folder gives its model back."""
 
+import re
+import shutil
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
+from helpers.running import ROOT
 from helpers.user_parts import enter_lab
 from PIL import Image
 
@@ -15,11 +19,13 @@ from vitrine.config.source_code import code_hash
 from vitrine.data.preparation import Preparation
 from vitrine.errors import RunError
 from vitrine.inference.export.formats import ExportRequest
+from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.inputs import Pictures
 from vitrine.inference.predict import predict
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import epoch_path
 from vitrine.training.evaluate import evaluate_run
 
 
@@ -128,6 +134,72 @@ def test_edited_code_of_the_model_is_refused_unless_allowed(record, config, tmp_
     asked[0]()
     with pytest.raises(RunError, match=f"the code of {metric} was edited"):
         asked[1]()
+
+
+@pytest.fixture
+def kept(record, config):
+    """The run with the checkpoint of its second epoch, whose model is another than that of the best."""
+    record.best.rename(best := record.best.with_name("renamed"))
+    save(record, VisionTransformer(config.model), asdict(config))
+    record.best.rename(epoch_path(record, 2))
+    best.rename(record.best)
+    (record.path / "metrics.csv").write_text("epoch,step,seconds,val/acc\n1,5,1,0.25\n2,10,2,0.5\n")
+    return record
+
+
+def test_an_epoch_that_was_kept_is_loaded_with_its_metrics(kept):
+    best, run = load_run(kept.path), load_run(kept.path, checkpoint=2)
+    assert not torch.equal(run.model.head.weight, best.model.head.weight)
+    stored = torch.load(epoch_path(kept, 2), weights_only=True)["state_dict"]
+    assert torch.equal(run.model.head.weight, stored["model.head.weight"])
+    assert (run.metrics, best.metrics) == ({"val/acc": 0.5}, {"test/acc": 0.75})
+    (kept.path / "predictions.npz").touch()
+    assert run.test_outputs is None, "they are those of the best"
+
+
+def test_the_docs_program_averages_epochs(kept, monkeypatch, capsys):
+    monkeypatch.chdir(kept.path)
+    Image.new("L", (8, 8)).save("picture.png")
+    shutil.copy(kept.best, epoch_path(kept, 1))
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), re.DOTALL)
+    exec(program.replace("outputs/runs/RUN", str(kept.path)).replace("(10, 20, 30)", "(1, 2)"), found := {})
+    heads = [
+        torch.load(epoch_path(kept, epoch), weights_only=True)["state_dict"]["model.head.weight"] for epoch in (1, 2)
+    ]
+    torch.testing.assert_close(found["runs"][0].model.head.weight, sum(heads) / 2)
+    assert capsys.readouterr().out.startswith("Prediction(name=")
+
+
+def test_an_epoch_that_was_kept_is_exported_under_its_own_name(kept):
+    request = ExportRequest(kept.path, "onnx", checkpoint=2, dtype="int8")
+    assert request.path.name == "model_epoch_2_int8.onnx"
+    source = ExportSource.load(request)
+    assert torch.equal(source.run.model.head.weight, load_run(kept.path, checkpoint=2).model.head.weight)
+    assert source.facts["epoch"] == "2"
+    card = model_card(source)
+    assert "| accuracy on validation | 0.5000 |" in card
+    assert "Epoch 2 was taken." in card
+
+
+def test_an_epoch_that_was_not_kept_is_refused_with_those_that_were(kept, monkeypatch):
+    monkeypatch.chdir(kept.path)
+    Path("7.png").touch()
+    epoch_path(kept, 9).touch()
+    path = str(kept.path)
+    for ask in (
+        lambda epoch: load_run(path, checkpoint=epoch),
+        lambda epoch: evaluate_run(EvalConfig(run=path, checkpoint=epoch)),
+        lambda epoch: ExportRequest(path, "onnx", checkpoint=epoch),
+        lambda epoch: predict(PredictConfig(run=path, input="7.png", checkpoint=epoch), Pictures.of("7.png")),
+    ):
+        with pytest.raises(
+            RunError, match=r"has no checkpoint of epoch 3: kept are 2 and 9, beside the best; the nearest is 2"
+        ):
+            ask(3)
+    for epoch in (2, 9):
+        epoch_path(kept, epoch).unlink()
+    with pytest.raises(RunError, match=r"epoch 2: none is kept but the best; callbacks\.keep_every=N keeps every Nth"):
+        load_run(path, checkpoint=2)
 
 
 def test_another_version_of_installed_code_is_not_refused(record):

@@ -519,6 +519,17 @@ def test_probabilities_are_calibrated_on_validation_and_the_effect_reported(pred
     np.testing.assert_allclose([given[index] for index in range(360)], likeliest, atol=1e-3)
 
 
+def test_the_epoch_that_predicts_can_be_named(predict, run, pictures, tmp_path):
+    shutil.copy(run.record.best, run.record.best.with_name("epoch_3.ckpt"))
+    run.record.end("interrupted")
+    picture = min((pictures / "7").iterdir())
+    code, out, err = predict(f"run={run.record.path}", f"input={picture}", "checkpoint=3")
+    assert (code, err) == (0, ""), "and not that the best so far predicts"
+    assert f"{run.predict(picture, accelerator='cpu').probability:.4f}" in out
+    code, _, err = predict(f"run={run.record.path}", f"input={picture}", "checkpoint=4")
+    assert (code, "has no checkpoint of epoch 4: kept are 3, beside the best" in err) == (1, True)
+
+
 def test_where_the_validation_images_determine_no_temperature_it_stays_1(predict, run, pictures, monkeypatch):
     monkeypatch.setattr("vitrine.inference.calibrate.fitted_temperature", lambda *_: None)
     picture = min((pictures / "7").iterdir())

@@ -39,6 +39,7 @@ WITHOUT_EFFECT = {
     "data.storage",
     "data.target_classes",
     "data.workers",
+    "callbacks.keep_every",
     "trainer.log_every_n_steps",
     "trainer.max_time",
 }

@@ -274,7 +274,32 @@ def test_the_best_epoch_is_the_later_of_equals_and_never_a_nan(tmp_path, monitor
     assert checkpoints.best["best_epoch"] == best
 
 
+def test_every_nth_epoch_is_kept_and_written_before_the_last(tmp_path):
+    """A run that is killed in between trains the epoch again; the other way round, it would lack its checkpoint."""
+    (tmp_path / "checkpoints").mkdir()
+    written = []
+    checkpoints = Checkpoints(RunRecord(tmp_path), "last", keep_every=2)
+    for epoch in range(5):
+        trainer = SimpleNamespace(
+            callback_metrics={},
+            current_epoch=epoch,
+            is_global_zero=True,
+            save_checkpoint=lambda path: (path.touch(), written.append(path.stem)),
+        )
+        checkpoints.on_train_epoch_end(trainer, None)
+    assert written == ["last", "epoch_2", "last", "last", "epoch_4", "last", "last"]
+
+
 # --- writing -----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_last_checkpoint_becomes_the_previous(path, model):
+    kept = path.with_name("epoch_2.ckpt")
+    for target in (path, kept, kept):  # of a run that was killed and trains the epoch again
+        AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), target)
+    assert sorted(one.name for one in path.parent.iterdir()) == ["epoch_2.ckpt", "last.ckpt"]
+    AtomicCheckpointIO().save_checkpoint(checkpoint_of(model), path)
+    assert path.with_name("previous.ckpt").exists()
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(path, model):

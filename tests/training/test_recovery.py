@@ -3,6 +3,7 @@
 import csv
 import errno
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,11 +13,14 @@ import torch
 from helpers.running import ROOT, only_run, start_script
 from lightning.pytorch.callbacks import Callback
 
-from vitrine import compose, fit, resume
+from vitrine import compose, fit, load_run, resume
+from vitrine.config import EvalConfig
 from vitrine.errors import Interrupted, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import epoch_path
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.registry import remove_runs
+from vitrine.training.evaluate import evaluate_run
 from vitrine.training.recovery import recover
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -114,6 +118,40 @@ def test_of_two_states_in_one_epoch_that_with_more_steps_is_newer(tmp_path):
         torch.save({"state_dict": {}, "config": {"model": {}}, **state}, path)
     recover(record)
     assert step(record.last) == 10
+
+
+def test_where_the_last_two_are_lost_the_latest_kept_epoch_that_reads_whole_is_taken(tmp_path, capsys):
+    record = RunRecord(tmp_path)
+    record.last.parent.mkdir()
+    for name, epoch in (("best", 1), ("epoch_2", 2), ("epoch_4", 4), ("epoch_10", 10)):
+        state = {
+            "global_step": 5 * epoch,
+            "epoch": epoch - 1,
+            "callbacks": {"Checkpoints": {"best": {"best_epoch": 1}}},
+        }
+        torch.save({"state_dict": {}, "config": {"model": {}}, **state}, record.last.with_name(f"{name}.ckpt"))
+    record.last.with_name("epoch_10.ckpt").write_text("damaged")
+    recover(record)
+    assert step(record.last) == 20
+    printed = capsys.readouterr().err
+    assert "it is kept as epoch_10.ckpt.damaged" in printed
+    assert "is resumed from epoch_4.ckpt, step 20 in epoch 4" in printed
+
+
+@pytest.mark.whole
+def test_a_resumed_run_keeps_epochs_that_are_those_of_an_uninterrupted_one(stopped, whole, capsys):
+    resume(stopped.path, compose([f"resume={stopped.path}", "callbacks.keep_every=3"]))
+    kept, last = (torch.load(path, weights_only=True) for path in (epoch_path(stopped, 3), whole.last))
+    assert kept["global_step"] == last["global_step"] == 15
+    for one, other in ((kept["state_dict"], last["state_dict"]), (kept["optimizer_states"], last["optimizer_states"])):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert_same(stopped, whole)
+    rows = [row for row in stopped.history() if row["epoch"] == 3]
+    assert load_run(stopped.path, checkpoint=3).metrics["val/loss"] == rows[-1]["val/loss"]
+    capsys.readouterr()
+    tested = evaluate_run(EvalConfig(run=str(stopped.path), checkpoint=3, accelerator="cpu"))
+    assert tested["test/loss"] == pytest.approx(whole.metrics["test/loss"]), "the last epoch is the best"
+    assert re.search("^chosen checkpoint +epoch 3$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_the_last_two_states_and_the_best_are_three_files(stopped):

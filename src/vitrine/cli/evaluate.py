@@ -6,6 +6,7 @@ from vitrine.cli.command import Command, run_command
 from vitrine.command.compose import Point
 from vitrine.errors import VitrineError
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import checkpoint_of
 from vitrine.text import report
 
 
@@ -16,10 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def evaluate_one(point: Point) -> None:
     """Test one run."""
-    RunRecord.open(point.config.run)  # raises before PyTorch is imported, which takes seconds
+    config = point.config
+    checkpoint_of(RunRecord.open(config.run), config.checkpoint)  # raises before PyTorch is imported, in seconds
     from vitrine.training.evaluate import evaluate_run
 
-    evaluate_run(point.config)
+    evaluate_run(config)
 
 
 def evaluate_all(points: list[Point], launcher: str) -> int:

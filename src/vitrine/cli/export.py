@@ -20,6 +20,7 @@ from vitrine.cli.arguments import (
     add_trust,
     errors_in_one_line,
     make_parser,
+    positive,
 )
 from vitrine.inference.export.formats import DTYPES, FORMATS, ExportRequest
 from vitrine.text import printable
@@ -44,6 +45,8 @@ def request(arguments: Sequence[str] | None) -> ExportRequest:
     parser.add_argument("--dtype", default="float32", metavar="DTYPE", help=f"{', '.join(DTYPES)} (float32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing export")
     parser.add_argument("--features", action="store_true", help="give the features (embeddings) of pictures, too")
+    help = "the epoch to export, of those that callbacks.keep_every kept; default: the best"
+    parser.add_argument("--checkpoint", type=positive, metavar="EPOCH", help=help)
     add_calibrate(parser)
     add_data_root(parser, "; --calibrate, float16 and int8 read it")
     add_target(parser)

@@ -8,6 +8,7 @@ from vitrine.command.compose import Point
 from vitrine.errors import ConfigError, Fault
 from vitrine.inference.inputs import Pictures
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import checkpoint_of
 
 SOME_UNREADABLE = 4  # exit code where some pictures could not be read
 
@@ -21,7 +22,7 @@ def predict_one(point: Point) -> None:
     """Classify the pictures of one input."""
     config = point.config
     for run in config.runs:  # both raise before PyTorch is imported, which takes seconds
-        RunRecord.open(run)
+        checkpoint_of(RunRecord.open(run), config.checkpoint)
     pictures = Pictures.of(config.input)
     from vitrine.inference.predict import predict
 

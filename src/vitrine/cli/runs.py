@@ -32,6 +32,7 @@ from vitrine.durations import clock
 from vitrine.errors import RunError
 from vitrine.files import replacing
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import kept_epochs
 from vitrine.runs.diff import diff_runs
 from vitrine.runs.flatten import flatten
 from vitrine.runs.provenance import program
@@ -129,7 +130,7 @@ def show(options: argparse.Namespace) -> None:
     facts = record.facts
     head = {"run": record.path, "status": record.status}
     head |= {name: facts.get(name) for name in ("started", "ended", "user", "group", "varies", "tags", "command")}
-    head |= {name: facts.get(name) for name in SHOWN_FACTS}
+    head |= {name: facts.get(name) for name in SHOWN_FACTS} | {"kept_epochs": kept_epochs(record)}
     sections = {"": head, "code": facts.get("code") or {}, "versions": facts.get("versions") or {}}
     sections |= {"machine": facts.get("machine") or {}, "metrics": record.metrics, "config": flatten(record.config)}
     for title, values in sections.items():

@@ -13,7 +13,8 @@ REFUSED = {
     "BackboneFinetuning": "adds weights to the optimiser, which has all of them; use finetune=last_blocks, or set "
     "requires_grad in on_train_batch_start",
     "BatchSizeFinder": "does not know the data; use data.batch_size, or trainer.accumulate_grad_batches to save memory",
-    "Checkpoint": "does not write what a run resumes from; use callbacks.monitor, which selects the epoch to keep",
+    "Checkpoint": "does not write what a run resumes from; use callbacks.monitor, which selects the epoch to keep, "
+    "and callbacks.keep_every, which keeps more",
     "GradientAccumulationScheduler": "needs automatic optimisation; use trainer.accumulate_grad_batches",
     "LearningRateFinder": "needs automatic optimisation; use optimizer.lr=auto",
     "ProgressBar": "would be a second progress bar; leave it out",

@@ -21,6 +21,7 @@ class PredictConfig:
 
     Attributes:
         run: run folder, or a list of them, whose probabilities are averaged.
+        checkpoint: the epoch that predicts, of those that ``callbacks.keep_every`` kept; null is the best.
         input: image file, folder, glob pattern, CSV file with a column ``path``, or ``-`` for paths on standard input.
         output: file for the results, in one of ``FORMATS``; null prints a table.
         target: of runs with several targets, the one to predict; null is the first.
@@ -41,6 +42,7 @@ class PredictConfig:
     """
 
     run: Any = setting(MISSING, path=True)
+    checkpoint: int | None = number(None, ge=1, le=1_000_000)
     input: str = setting(MISSING, path=True)
     output: str | None = setting(None, path=True)
     target: str | None = None

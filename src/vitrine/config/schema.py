@@ -231,6 +231,8 @@ class CallbacksConfig:
 
     Attributes:
         monitor: metric that selects the checkpoint to test, the later of equals; or ``last``.
+        keep_every: keep the checkpoint of every so many epochs for good, as ``checkpoints/epoch_N.ckpt``, beside the
+            best and the last two; null keeps none.
         metrics: further metrics to measure on the validation split after each epoch (config/metrics.py), also functions
             of your own, by dotted name; what is monitored always is. On the test images all are measured.
         metrics_options: arguments of your own metrics, by name.
@@ -241,6 +243,7 @@ class CallbacksConfig:
     """
 
     monitor: str = choice(CHOSEN, "val/acc", others=OF_OWN)
+    keep_every: int | None = number(None, ge=1, le=1_000_000, affects_result=False, may_change_on_resume=True)
     metrics: list[str] = part_list(Interface(("logits", "labels"), function=True, words=EXTRA))
     metrics_options: dict[str, Any] = part_options()
     test_curve: bool = setting(False, in_comparisons=False)
@@ -331,6 +334,7 @@ class EvalConfig:
 
     Attributes:
         run: run folder.
+        checkpoint: the epoch to test, of those that ``callbacks.keep_every`` kept; null is the best.
         data_root: folder of the run's data; null is where it was in training.
         image_size: size to test at, a number or ``[height,width]``; null is the run's.
         patch_size: size of patches to test with, likewise; null is the run's.
@@ -342,6 +346,7 @@ class EvalConfig:
     """
 
     run: str = setting(MISSING, path=True)
+    checkpoint: int | None = number(None, ge=1, le=1_000_000)
     data_root: str | None = setting(None, path=True)
     image_size: Size | None = size(None)
     patch_size: Size | None = size(None)

@@ -168,8 +168,8 @@ def _rounded(value: float) -> float:
 
 
 def _checksum(run: LoadedRun) -> str:
-    """A checksum of a run's best checkpoint, from those that its zip format stores."""
-    with zipfile.ZipFile(run.record.best) as archive:
+    """A checksum of a run's checkpoint, from those that its zip format stores."""
+    with zipfile.ZipFile(run.weights) as archive:
         parts = [(entry.filename, entry.CRC) for entry in archive.infolist()]
     return f"{zlib.crc32(repr(parts).encode()):08x}"
 

@@ -20,6 +20,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.inference.predictor import Prediction, Predictor
 from vitrine.models import VisionTransformer, build_model
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import checkpoint_of
 from vitrine.runs.predictions import check_predictions, read_predictions
 from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import did_you_mean, listed, nearest, nfc, plural, printable
@@ -39,12 +40,14 @@ class LoadedRun:
         target: of a run with several targets, the one that the model answers; empty for the first. Everything else here
             is as of a run with this target alone.
         allow_changed_code: build the model even if the code of its parts was edited since training.
+        checkpoint: the epoch of the model, of those that ``callbacks.keep_every`` kept; ``None`` for the best.
     """
 
     record: RunRecord
     trust: tuple[str, ...] = ()
     target: str = ""
     allow_changed_code: bool = False
+    checkpoint: int | None = None
     _predictors: dict[str, Predictor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -80,13 +83,18 @@ class LoadedRun:
     def metrics(self) -> dict[str, float]:
         """Final metrics, such as ``test/acc``; empty for a run that is not finished.
 
+        Of an epoch's :attr:`checkpoint`, those that were measured after it, such as ``val/acc``.
         Of the first target, those of all, as the run has them: ``test/acc/above5``. Of another, its own alone, as
         ``test/acc``; losses are summed over all targets, and given with the first.
         """
+        metrics = self.record.metrics
+        if self.checkpoint is not None:
+            rows = [row for row in self.record.history() if row["epoch"] == self.checkpoint]
+            metrics = {key: value for row in rows for key, value in row.items() if key.startswith(("val/", "test/"))}
         if not self._suffix:
-            return self.record.metrics
+            return metrics
         own = {}
-        for name, value in self.record.metrics.items():
+        for name, value in metrics.items():
             stage, _, rest = name.partition("/")
             kind, _, target = rest.partition("/")
             if target == self.target and not kind.startswith("class_"):  # test/class_acc/cat is of the class cat
@@ -97,13 +105,14 @@ class LoadedRun:
     def test_outputs(self) -> tuple[Tensor, Tensor] | None:
         """Stored logits (N, classes) float32 and labels (N,) int64 of the test images, if there are any.
 
-        Where images have several labels, these are (N, classes) uint8.
+        Where images have several labels, these are (N, classes) uint8. There are none of an epoch's
+        :attr:`checkpoint`: they are those of the best.
 
         Raises:
             RunError: predictions.npz cannot be read, or its logits and labels do not match, or not the configuration.
         """
         path = self.record.path / "predictions.npz"
-        if not path.is_file():
+        if not path.is_file() or self.checkpoint is not None:
             return None
         logits, labels = read_predictions(path, *(name + self._suffix for name in ("logits", "labels")))
         check_predictions(logits, labels, self.record.path)
@@ -117,28 +126,39 @@ class LoadedRun:
         """What the names of metrics and predictions of the target end with; the first target's are without."""
         return "" if self.target in self.trained_config.data.targets[:1] or not self.target else f"/{self.target}"
 
+    @property
+    def weights(self) -> Path:
+        """The checkpoint that the model is read from.
+
+        Raises:
+            RunError: there is none of the epoch :attr:`checkpoint`.
+        """
+        return checkpoint_of(self.record, self.checkpoint)
+
     @cached_property
     def model(self) -> nn.Module:
-        """The model of the best epoch, on the CPU, in evaluation mode. Takes normalised images, (B, C, H, W), float.
+        """The model of the best epoch, or of :attr:`checkpoint`, on the CPU, in evaluation mode.
+
+        Takes normalised images, (B, C, H, W), float.
 
         Raises:
             RunError: the checkpoint is missing, damaged or refused, names code outside :attr:`trust` or code that was
                 edited, takes images of another shape or has other outputs than config.yaml says, or has a model of the
                 user's own that answers several targets.
         """
-        checkpoint = read_checkpoint(self.record.best)
+        checkpoint = read_checkpoint(self.weights)
         weights = model_weights(checkpoint)
         try:
             config = vit_config_from(checkpoint["config"]["model"], trust=self.trust, source=self.record.path)
             if not self.allow_changed_code:
                 refuse_edited_model(self.record, config)
-            check_size(config, weights, str(self.record.best))
+            check_size(config, weights, str(self.weights))
             model = build_model(config)
         except (KeyError, TypeError, ConfigError) as error:
-            problem = f"{self.record.best} contains a model that this version of vitrine does not know"
+            problem = f"{self.weights} contains a model that this version of vitrine does not know"
             raise RunError(f"{problem}: {error}") from None
         self._check_sizes(config)
-        load_weights(model, weights, str(self.record.best))
+        load_weights(model, weights, str(self.weights))
         if len(self.trained_config.data.targets) > 1:
             if not isinstance(model, VisionTransformer):
                 raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")
@@ -155,7 +175,7 @@ class LoadedRun:
         }
         if other := [f"{name}={own}, not {stated}" for name, (own, stated) in sizes.items() if own != stated]:
             where = self.record.path / "config.yaml"
-            raise RunError(f"{self.record.best} belongs to another model than {where}: {listed(other, separator='; ')}")
+            raise RunError(f"{self.weights} belongs to another model than {where}: {listed(other, separator='; ')}")
 
     @property
     def _outputs(self) -> slice:
@@ -301,7 +321,12 @@ class LoadedRun:
 
 
 def load_run(
-    folder: str | Path, *, trust: Collection[str] = (), target: str = "", allow_changed_code: bool = False
+    folder: str | Path,
+    *,
+    trust: Collection[str] = (),
+    target: str = "",
+    allow_changed_code: bool = False,
+    checkpoint: int | None = None,
 ) -> LoadedRun:
     """Open a run folder.
 
@@ -310,8 +335,11 @@ def load_run(
         trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
         target: of a run with several targets, the one that the model answers; by default, the first.
         allow_changed_code: build the model even if the code of its parts was edited since training.
+        checkpoint: the epoch of the model, of those that ``callbacks.keep_every`` kept; by default, the best.
 
     Raises:
-        RunError: there is no run at ``folder``.
+        RunError: there is no run at ``folder``, or no checkpoint of this epoch.
     """
-    return LoadedRun(RunRecord.open(folder), tuple(trust), target, allow_changed_code)
+    record = RunRecord.open(folder)
+    checkpoint_of(record, checkpoint)
+    return LoadedRun(record, tuple(trust), target, allow_changed_code, checkpoint)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -49,8 +49,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         DataError: pictures cannot be listed, or a worker was killed.
         ConfigError: ``options`` do not suit the runs, the pictures or this machine.
     """
-    changed, target = options.allow_changed_code, options.target or ""
-    runs = [load_run(folder, trust=options.trust, target=target, allow_changed_code=changed) for folder in options.runs]
+    given: dict[str, Any] = {"trust": options.trust, "target": options.target or "", "checkpoint": options.checkpoint}
+    runs = [load_run(folder, allow_changed_code=options.allow_changed_code, **given) for folder in options.runs]
     classes = same_classes(runs)
     multi_label = runs[0].config.data.multi_label
     pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))
@@ -61,7 +61,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     named, labelled = _with_known_labels(pictures, classes, notes, multi_label)
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
     for run in runs:
-        if (status := run.record.status) != "finished":
+        if (status := run.record.status) != "finished" and options.checkpoint is None:
             path = one_line(run.record.path)
             notes.print(f"vitrine: {path} is {status}, not finished: its best epoch so far predicts")
     with quiet_libraries(), ExitStack() as stack:

@@ -13,7 +13,7 @@
         lr_range.png      loss by learning rate, also as lr_range.csv; only with optimizer.lr=auto
         confusion.png     confusion matrix of the test images
         attention.png     attention rollout on a few images
-        checkpoints/      best.ckpt, last.ckpt, previous.ckpt; *.damaged was moved aside
+        checkpoints/      best.ckpt, last.ckpt, previous.ckpt, epoch_N.ckpt; *.damaged was moved aside
         parts/            source of a user's own parts; parts.1/ is that of before edited code was resumed
         .lock             held by the process that writes to the run (:mod:`vitrine.runs.lock`)
 

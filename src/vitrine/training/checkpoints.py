@@ -1,4 +1,4 @@
-"""Writing checkpoints: atomically, keeping the best and the last two. :mod:`vitrine.training.weights` reads them.
+"""Writing checkpoints: atomically, keeping the best, the last two and every Nth; weights.py reads them.
 
 last.ckpt, previous.ckpt and best.ckpt are separate files, so that one damaged block damages one of them.
 """
@@ -21,6 +21,7 @@ from vitrine.config.parts import PartError
 from vitrine.errors import RunError, first_line
 from vitrine.files import copy, replacing
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import epoch_path
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, str, bool, type(None))
 CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
@@ -30,10 +31,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint atomically and synced to disk, or raises; Lightning's doesn't sync, and may skip silently."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write ``checkpoint`` to ``path``. The file that was there becomes ``previous.ckpt``, without being copied."""
+        """Write ``checkpoint`` to ``path``. An older ``last.ckpt`` becomes ``previous.ckpt``, without being copied."""
         path = Path(path)
+        keep = path.with_name("previous.ckpt") if path.name == "last.ckpt" else None
         try:
-            with replacing(path, keep=path.with_name("previous.ckpt")) as temporary, temporary.open("wb") as file:
+            with replacing(path, keep=keep) as temporary, temporary.open("wb") as file:
                 refuse_objects(checkpoint)
                 torch.save(checkpoint, file)  # to a path, its error would not say that the disk is full
         except (OSError, RuntimeError) as error:
@@ -49,11 +51,13 @@ class Checkpoints(Callback):
     Args:
         record: the run folder.
         monitor: metric of the validation split that selects the best epoch (config/metrics.py); or ``last``.
+        keep_every: the checkpoint of every so many epochs is kept for good, as epoch_N.ckpt; ``None`` keeps none.
     """
 
-    def __init__(self, record: RunRecord, monitor: str) -> None:
+    def __init__(self, record: RunRecord, monitor: str, keep_every: int | None = None) -> None:
         self.record = record
         self.monitor = monitor
+        self.keep_every = keep_every
         self.best: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -68,10 +72,16 @@ class Checkpoints(Callback):
             self.best = {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save the epoch, and copy it if it is the best."""
+        """Save the epoch, keep it if it is due, and copy it if it is the best.
+
+        What is kept is written first: a run that is killed in between trains the epoch again, and writes it again.
+        """
+        epoch = trainer.current_epoch + 1
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
         if better := self._better(values):
-            self.best = {**values, "best_epoch": trainer.current_epoch + 1}
+            self.best = {**values, "best_epoch": epoch}
+        if self.keep_every is not None and epoch % self.keep_every == 0:
+            self.save(trainer, epoch_path(self.record, epoch))
         self.save(trainer)
         if better and trainer.is_global_zero:
             copy_checkpoint(self.record.last, self.record.best)
@@ -83,15 +93,15 @@ class Checkpoints(Callback):
         new, best = sign * values[self.monitor], sign * self.best[self.monitor]
         return not (math.isnan(new) or new < best)  # anything is better than NaN
 
-    def save(self, trainer: pl.Trainer) -> None:
-        """Write last.ckpt with the current state; every rank must call this.
+    def save(self, trainer: pl.Trainer, path: Path | None = None) -> None:
+        """Write last.ckpt, or ``path``, with the current state; every rank must call this.
 
         Raises:
             RunError: it cannot be written, or another process has taken the run over.
         """
         if trainer.is_global_zero:
             self.record.check_claim()
-        trainer.save_checkpoint(self.record.last)
+        trainer.save_checkpoint(path or self.record.last)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best epoch so far."""

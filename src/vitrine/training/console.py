@@ -184,8 +184,9 @@ def show_result(
     speed: Mapping[str, float | None] | None = None,
     *,
     of_sweep: bool = False,
+    epoch: int | None = None,
 ) -> None:
-    """Print a table of a run's metrics, best epoch, speed and folder.
+    """Print a table of a run's metrics, best epoch or the ``epoch`` that was asked for, speed and folder.
 
     The test accuracy of a sweep's trial is left out: the sweep shows that of the best configuration.
     """
@@ -205,6 +206,8 @@ def show_result(
         best = "the best on validation" if monitor == "val/acc" else f"the {_extreme(monitor)} {monitor}"
         chosen = "the last" if monitor == "last" else best
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen}"
+    if epoch is not None:
+        rows["chosen checkpoint"] = f"epoch {epoch}"
     if "train_seconds" in metrics:
         rows["training time"] = f"{metrics['train_seconds']:.1f} s"
     rows |= _speed_rows(speed or {})

@@ -24,6 +24,7 @@ from vitrine.distributed.hardware import Hardware, choose_hardware, lightning_de
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import checkpoint_of
 from vitrine.runs.predictions import write_predictions
 from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import report
@@ -115,7 +116,7 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:
-    """Test a run's best checkpoint again and print the result. The run folder is not changed.
+    """Test a run's best checkpoint, or that of an epoch, and print the result. The run folder is not changed.
 
     Raises:
         RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data or the code of
@@ -124,13 +125,14 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
         ConfigError: its model can't be resized as asked, or its data is read from no folder and ``data_root`` given.
     """
     record = RunRecord.open(options.run)
-    if (status := record.status) != "finished":
+    path = checkpoint_of(record, options.checkpoint)
+    if (status := record.status) != "finished" and options.checkpoint is None:
         report(f"{record.path} is {status}, not finished: its best epoch so far is tested")
-    checkpoint = read_checkpoint(record.best)
-    config = from_plain(TrainConfig, checkpoint["config"], trust=options.trust, source=record.best)
+    checkpoint = read_checkpoint(path)
+    config = from_plain(TrainConfig, checkpoint["config"], trust=options.trust, source=path)
     stored = from_plain(TrainConfig, record.config, trust=options.trust, source=record.path).model
     if other := differences(checkpoint["config"]["model"], stored):
-        raise RunError(f"{record.best} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
+        raise RunError(f"{path} belongs to another model than {record.path / 'config.yaml'}: {', '.join(other)}")
     if not options.allow_changed_code:
         refuse_edited_model(record, config.model, filter(is_dotted, config.callbacks.metrics))
     if options.data_root is None:
@@ -155,5 +157,5 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
                 raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
             check_data(record, data, accept=options.accept_changed_data, splits=["test"], key="data_root")
             evaluation = evaluate_on_test(config, classifier_from(config, checkpoint), data, hardware)
-        show_result(Console(), record, evaluation.metrics)
+        show_result(Console(), record, evaluation.metrics, epoch=options.checkpoint)
     return evaluation.metrics

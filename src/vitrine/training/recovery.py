@@ -6,6 +6,7 @@ from pathlib import Path
 from vitrine.errors import RunError
 from vitrine.files import move_aside
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import epoch_path, kept_epochs
 from vitrine.text import report
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, copy_checkpoint
 from vitrine.training.weights import DamagedCheckpoint, read_checkpoint
@@ -43,7 +44,8 @@ def recover(record: RunRecord) -> None:
     """Make last.ckpt the newest checkpoint that reads whole, and print what was done about others.
 
     Damaged checkpoints are renamed, never deleted. A best.ckpt that was lost, or not yet copied when the process was
-    killed, is copied again if the best epoch is among the last two. Call this with the run's lock held.
+    killed, is copied again if the best epoch is among the last two. Without these, epochs that were kept are read, the
+    latest first. Call this with the run's lock held.
 
     Raises:
         RunError: the run was trained and no checkpoint reads whole, one cannot be opened, or a damaged one is in a
@@ -51,6 +53,9 @@ def recover(record: RunRecord) -> None:
     """
     notes: list[str] = []
     found = [_read(path, notes) for path in (record.last, record.previous, record.best)]
+    if found[:2] == [None, None]:
+        kept = (epoch_path(record, epoch) for epoch in reversed(kept_epochs(record)))
+        found.append(next((state for path in kept if (state := _read(path, notes)) is not None), None))
     states = {state.path: state for state in found if state is not None}
     if not states:
         if _was_trained(record):

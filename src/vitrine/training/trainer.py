@@ -96,7 +96,7 @@ def train(
         The validation metrics of the best epoch, and ``best_epoch``, its number from 1.
     """
     config, record = run.config, run.record
-    checkpoints = Checkpoints(record, config.callbacks.monitor)
+    checkpoints = Checkpoints(record, config.callbacks.monitor, config.callbacks.keep_every)
     stop = GracefulStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
     pruning = [] if run.pruning_rule is None else [Pruning(run.pruning_rule, stop)]
     trainer = build_trainer(

@@ -10,6 +10,7 @@ from vitrine.config.targets import named_for
 from vitrine.errors import VitrineError, first_line
 from vitrine.files import refuse_link_out
 from vitrine.runs import RunRecord
+from vitrine.runs.checkpoints import checkpoint_of
 from vitrine.runs.provenance import program
 from vitrine.text import did_you_mean, listed, nearest
 
@@ -27,7 +28,7 @@ class ExportFormat:
 
     Attributes:
         name: the choice.
-        file: name in the run's ``exports/``; a target, and a type other than float32, are added to the stem.
+        file: name in the run's ``exports/``; a target, an epoch, and a type other than float32, are added to the stem.
         dtypes: choices of ``--dtype`` that it has.
         packages: import names of what it takes, all of the extra ``export``.
         gives: what the exported model returns, ``probabilities`` or ``logits``.
@@ -75,6 +76,7 @@ class ExportRequest:
         allow_changed_code: export the model even if the code of its parts was edited since training.
         target: of a run with several targets, the one that the exported model answers; empty for the first.
         features: whether the model gives, after the probabilities, the features of each picture.
+        checkpoint: the epoch to export, of those that ``callbacks.keep_every`` kept; ``None`` for the best.
         calibrate: divide logits by a temperature that is fitted on the run's validation images.
         data_root: folder of the run's data set, where it has moved; ``None`` is where it was in training.
         license: of the model, as in the Hugging Face hub's list.
@@ -83,7 +85,7 @@ class ExportRequest:
     Raises:
         ExportError: there is no such format or type, a package or the hub's login is missing, an option has no effect,
             or the target exists or is out of reach.
-        RunError: there is no such run, or its ``exports/`` is a link that leads out of it.
+        RunError: there is no such run, no checkpoint of this epoch, or its ``exports/`` is a link that leads out of it.
     """
 
     run: str | Path
@@ -95,6 +97,7 @@ class ExportRequest:
     allow_changed_code: bool = False
     target: str = ""
     features: bool = False
+    checkpoint: int | None = None
     calibrate: bool = False
     data_root: str | None = None
     license: str = "unknown"
@@ -128,6 +131,7 @@ class ExportRequest:
         if (status := self.record.status) != "finished":
             problem = f"{self.run} has not finished (its status is {status}), so this is not its final model"
             raise ExportError(f"{problem}; resume it first: {program('train')} resume={self.run}")
+        checkpoint_of(self.record, self.checkpoint)
         if self.calibrate and (self.record.config.get("data") or {}).get("multi_label"):
             raise ExportError("--calibrate is for one label per picture, and this run's have several")
         try:
@@ -157,8 +161,9 @@ class ExportRequest:
         if self.to is not None:
             return Path(self.to)
         own = Path(named_for(self.target, self.kind.file))
-        name = own.name if self.dtype == "float32" else f"{own.stem}_{self.dtype}{own.suffix}"
-        return self.record.path / "exports" / name
+        added = [] if self.checkpoint is None else [f"epoch_{self.checkpoint}"]
+        added += [] if self.dtype == "float32" else [self.dtype]
+        return self.record.path / "exports" / f"{'_'.join([own.stem, *added])}{own.suffix}"
 
 
 def _check_hub(repository: str) -> None:

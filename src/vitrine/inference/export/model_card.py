@@ -215,7 +215,8 @@ def metrics_of(run: LoadedRun) -> dict[str, float]:
 
 def selection(run: LoadedRun, *, tested: bool) -> str:
     """Return how the epoch was chosen, and what else the validation and test images were used for."""
-    sentences = ["The epoch was selected on the validation images." if selects(run) else "The last epoch was taken."]
+    taken = "The last epoch was taken." if run.checkpoint is None else f"Epoch {run.checkpoint} was taken."
+    sentences = ["The epoch was selected on the validation images." if selects(run) else taken]
     if not run.record.holds_out:
         sentences.append("The model was trained on the validation images, too.")
     if tested:
@@ -226,7 +227,7 @@ def selection(run: LoadedRun, *, tested: bool) -> str:
 
 def selects(run: LoadedRun) -> bool:
     """Whether the validation images selected the epoch."""
-    return run.config.callbacks.monitor != "last"
+    return run.checkpoint is None and run.config.callbacks.monitor != "last"
 
 
 def code(text: str) -> str:

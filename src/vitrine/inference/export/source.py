@@ -126,8 +126,14 @@ class ExportSource:
             RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust`` or
                 code that was edited; or the model has no features, and these are asked for.
         """
-        trust, target, changed = request.trust, request.target, request.allow_changed_code
-        source = cls(request, load_run(request.record.path, trust=trust, target=target, allow_changed_code=changed))
+        run = load_run(
+            request.record.path,
+            trust=request.trust,
+            target=request.target,
+            allow_changed_code=request.allow_changed_code,
+            checkpoint=request.checkpoint,
+        )
+        source = cls(request, run)
         _ = source.reference, request.features and source.run.feature_size
         return source
 
@@ -203,6 +209,8 @@ class ExportSource:
         extra = self.calibration_facts | ({"target": self.run.answers} if self.run.answers else {})
         if self.request.features:
             extra["features"] = f"float32 (B, {self.run.feature_size}), what the model's head reads; the second output"
+        if self.request.checkpoint is not None:
+            extra["epoch"] = str(self.request.checkpoint)
         if not transform.from_files:
             extra["ratio"] = json.dumps(transform.ratio)
         return extra | {
