@@ -76,6 +76,11 @@ def test_several_parts_of_the_users_are_named_together():
     assert to_timm.inexpressible(config) == ["lab.A and lab.B are code of your own"]
 
 
+def test_an_mlp_or_a_pool_without_a_name_in_timm_is_inexpressible():
+    config = replace(compose(["model=vit_nano"]).model, mlp="new", pool="other")
+    assert to_timm.inexpressible(config) == ["it has no mlp=new", "it has no pool=other"]
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("model", sampled(list(EXPRESSIBLE.values()), every=7), ids=list(EXPRESSIBLE))
 @torch.no_grad()

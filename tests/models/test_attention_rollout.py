@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from vitrine.models import VisionTransformer, attended_patches, rollout
+from vitrine.models import VisionTransformer, attended_patches, rollout, rollout_problem
+from vitrine.models.pool import POOLS
 
 
 def test_rollout_of_two_layers_is_the_papers_product_written_out():
@@ -53,3 +54,10 @@ def test_what_is_attended_patches_is_the_rollouts_row_of_what_the_head_reads(sma
         expected = read(rollout(model.attention_maps(images)))[:, 3:]
         expected = expected / expected.sum(dim=1, keepdim=True)
         torch.testing.assert_close(attended_patches(model, images).flatten(1), expected)
+
+
+def test_a_pool_that_rollout_does_not_know_is_a_problem_and_not_an_error(small, monkeypatch):
+    monkeypatch.setitem(POOLS, "new", POOLS["mean"])
+    model = VisionTransformer(small())
+    model.config.pool = "new"
+    assert rollout_problem(model) == "pool=new does not show which tokens it reads"

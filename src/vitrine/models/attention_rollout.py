@@ -1,15 +1,21 @@
 """Attention rollout: which patches a model attends to, followed from the head's input back through all blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from vitrine.config.model import ViTConfig
-from vitrine.models.pool import POOLS
 from vitrine.models.vit import VisionTransformer
 
 ROLLOUT_LIMIT = 2**26  # of one image: 256 MB
+
+# By ``config.pool``: the head's input, (B, 1, N), from the rollout (B, N, N), its rows of patches, and intermediates.
+POOLED: dict[str, Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]] = {
+    "cls": lambda rolled, patches, intermediates: rolled[:, :1],
+    "mean": lambda rolled, patches, intermediates: patches.mean(dim=1, keepdim=True),
+    "map": lambda rolled, patches, intermediates: intermediates["pool.weights"].mean(dim=1) @ patches,
+}
 
 
 def rollout_problem(model: nn.Module) -> str:
@@ -19,7 +25,7 @@ def rollout_problem(model: nn.Module) -> str:
     config = model.config
     if not model.records_attention:
         return f"attention={config.attention} records no weights"
-    if config.pool not in POOLS:
+    if config.pool not in POOLED:
         return f"pool={config.pool} does not show which tokens it reads"
     if (weights := config.depth * config.heads * config.tokens**2) > ROLLOUT_LIMIT:
         return f"the attention weights of an image take {4 * weights / 2**20:,.0f} MB, more than 256"
@@ -74,11 +80,6 @@ def rolled_out(intermediates: Mapping[str, Tensor], config: ViTConfig) -> Tensor
     maps = torch.stack([intermediates[f"blocks.{index}.attn.weights"] for index in range(config.depth)], dim=1)
     rolled = rollout(maps, residual=config.residual)
     patches = rolled[:, config.prefix :]
-    if config.pool == "cls":
-        pooled = rolled[:, :1]
-    elif config.pool == "mean":
-        pooled = patches.mean(dim=1, keepdim=True)
-    else:
-        pooled = intermediates["pool.weights"].mean(dim=1) @ patches
+    pooled = POOLED[config.pool](rolled, patches, intermediates)
     shares = torch.cat([pooled, patches], dim=1)[..., config.prefix :]
     return shares / shares.sum(dim=-1, keepdim=True)

@@ -40,7 +40,7 @@ from vitrine.training.console import (
     show_result,
     show_start,
 )
-from vitrine.training.evaluate import classifier_from, evaluate_on_test
+from vitrine.training.evaluate import Evaluation, classifier_from, evaluate_on_test
 from vitrine.training.flops import flops_per_image, flops_phases, planned_flops
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
@@ -219,8 +219,11 @@ def _lead(
         if not record.best.exists():
             best = replace_lost_best(record)
         metrics = best | {"train_seconds": round(logger.seconds, 2)}
-        metrics |= _test_and_draw(run, data)
-        record.write_metrics(metrics)
+        selected = classifier_from(config, read_checkpoint(record.best))
+        if (evaluation := _test(run, data, selected)) is not None:
+            metrics |= evaluation.metrics
+        record.write_metrics(metrics)  # before pictures, which no result depends on
+        _draw(run, data, selected, evaluation)
         logger.conclude(metrics, record.pictures)
     show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
 
@@ -310,26 +313,28 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     return module, 0, 0
 
 
-def _test_and_draw(run: TrainingRun, data: ImageDataModule) -> dict[str, float]:
-    """Test the best checkpoint on rank 0, and draw the run; return test metrics."""
+def _test(run: TrainingRun, data: ImageDataModule, module: Classifier) -> Evaluation | None:
+    """Test the selected model on rank 0, and write predictions.npz; ``None`` if there are no test images."""
+    if data.test is None:
+        return None
+    tested = evaluate_on_test(run.config, module, data, run.hardware)
+    tested.save(run.record)
+    return tested
+
+
+def _draw(run: TrainingRun, data: ImageDataModule, module: Classifier, tested: Evaluation | None) -> None:
+    """Draw the run: its curves, its confusion on the test images, and what the selected model attends to."""
     from vitrine.training.figure_style import drawable
     from vitrine.training.plots import draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
-    config, record, classes = run.config, run.record, drawable(data.dataset.classes)
-    metrics: dict[str, float] = {}
+    record, classes = run.record, drawable(data.dataset.classes)
     try:
         draw_curves(record)
     except DiskFull:
         raise
     except RunError as error:  # metrics.csv is damaged, on which no result depends
         report(f"curves.png could not be drawn: {error}")
-    module = classifier_from(config, read_checkpoint(record.best))
-    if data.test is not None:
-        tested = evaluate_on_test(config, module, data, run.hardware)
-        tested.save(record)
-        metrics = tested.metrics
-        if not config.data.multi_label:
-            draw_confusion(record, tested.logits, tested.labels, classes)
+    if tested is not None and not run.config.data.multi_label:
+        draw_confusion(record, tested.logits, tested.labels, classes)
     if not rollout_problem(module.model):
         draw_attention(record, module, data.test or data.val, classes)
-    return metrics

@@ -42,6 +42,8 @@ def inexpressible(config: ViTConfig) -> list[str]:
         (config.patch_embed in ("conv_stem", "shifted"), f"it has no patch_embed={config.patch_embed}"),
         (config.stride != config.patch_hw, f"its patches do not overlap, patch_stride={config.patch_stride} lets them"),
         (config.attention != "joint", f"it has no attention={config.attention}"),
+        (config.mlp not in ACTIVATIONS, f"it has no mlp={config.mlp}"),
+        (config.pool not in POOLS, f"it has no pool={config.pool}"),
         (not config.out_projection, "it always has an out_projection"),
         (config.norm_placement != "pre", f"it has no norm_placement={config.norm_placement}"),
         (not config.residual, "it has no model.residual=false"),
