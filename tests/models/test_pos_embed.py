@@ -5,7 +5,7 @@ import torch
 from timm.layers import build_sincos2d_pos_embed
 from torch import nn
 
-from vitrine.config.model import POSITIONS
+from vitrine.config.model import LEARNED_TABLES, POSITIONS
 from vitrine.models import VisionTransformer
 from vitrine.models.pos_embed import ConvPosition, learned, learned2d, no_table, per_token, sincos1d, sincos2d
 
@@ -101,7 +101,7 @@ def test_without_positions_nothing_is_added(small):
 @pytest.mark.parametrize("position", POSITIONS)
 def test_only_a_learned_table_is_a_parameter_and_saved(small, position):
     model = VisionTransformer(small(position=position))
-    is_learned = position in ("learned", "learned2d")
+    is_learned = position in LEARNED_TABLES
     assert ("pos_embed" in model.state_dict()) == is_learned
     assert ("pos_embed" in dict(model.named_parameters())) == is_learned
     assert ("pos_embed" in dict(model.named_buffers())) == position.startswith("sincos")

@@ -53,6 +53,12 @@ def test_a_resized_model_has_the_shapes_of_a_new_one_of_that_size(trained, image
     assert resized(images_for(config)).isfinite().all()
 
 
+def test_a_table_that_no_rule_resizes_is_refused_by_the_name_of_its_scheme(small):
+    config = small(position="new")
+    with pytest.raises(ConfigError, match=r"position=new\n +can't be resized"):
+        resize_weights({"pos_embed": torch.zeros(1, 16, 24)}, config, replace(config, image_size=32))
+
+
 @pytest.mark.parametrize("patch_embed", PATCH_EMBEDS)
 def test_images_of_another_size_need_no_other_patches(trained, patch_embed):
     model = trained(patch_embed=patch_embed)

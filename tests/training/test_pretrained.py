@@ -18,7 +18,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from vitrine import compose, fit, resume
-from vitrine.config.model import ViTConfig
+from vitrine.config.model import POSITIONS, ViTConfig
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import ImageDataset, Split
@@ -126,6 +126,14 @@ def test_weights_from_a_file_give_the_published_models_logits(saved, name):
     model, changes = started(saved(theirs, name))
     assert changes == []
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_bare_weights_of_each_positional_scheme_start_a_model_of_that_scheme(saved, position):
+    theirs = VisionTransformer(ViTConfig(**SIZES | {"position": position})).eval()
+    model, changes = started(saved(theirs), position=position)
+    assert changes == []
+    torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitrine.config.keys import leaves, value_at
+from vitrine.config.model import LEARNED_TABLES
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO, TrainConfig
 from vitrine.data.own_files import WITHOUT_ROOT, reads_root
 from vitrine.errors import Fault
-
-TABLES = ("learned", "learned2d")  # positions with initial values that model.position_init chooses
 
 
 def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
@@ -59,7 +58,7 @@ _RULES = {
         "finetune.head_lr={}",
     ),
     "model.position_init": _Rule(
-        lambda config: _is_built_in(config.model.position) and config.model.position not in TABLES,
+        lambda config: _is_built_in(config.model.position) and config.model.position not in LEARNED_TABLES,
         "has no effect without a learned vector for each position",
         "position=learned",
     ),

@@ -27,7 +27,8 @@ POSITIONS = (
     "alibi2d",
     "conv",
 )
-INTERPOLATED = ("learned", "learned2d", "relative")  # positions whose tables depend on the size of the images
+LEARNED_TABLES = ("learned", "learned2d")  # of positions; model.position_init chooses their initial values
+INTERPOLATED = (*LEARNED_TABLES, "relative")  # positions whose tables depend on the size of the images
 POSITIONS_IN_ATTENTION = ("relative", "rope", "rope_mixed", "alibi2d")
 ROTARY_THETA = {"rope": 100.0, "rope_mixed": 10.0}  # arXiv:2403.13298, section 3
 SINCOS_FREQUENCIES = ("moco_v3", "big_vision")

@@ -23,7 +23,7 @@ def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
     """Convert weights of a model of ``old`` for one of ``new``, which differs in sizes of images and patches only.
 
     Raises:
-        ConfigError: the patches can't be resized.
+        ConfigError: the patches or the positions can't be resized.
     """
     sized = replace(old, image_size=new.image_size, patch_size=new.patch_size, patch_stride=new.patch_stride)
     if sized != new:
@@ -41,8 +41,10 @@ def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
     for name, table in weights.items():
         if name == "pos_embed" and old.position == "learned":
             resized[name] = resize_positions(table, old.prefix, old.grid, new.grid)
-        elif name == "pos_embed":
+        elif name == "pos_embed" and old.position == "learned2d":
             resized[name] = resize_rows_and_columns(table, old.grid, new.grid)
+        elif name == "pos_embed" and new.grid != old.grid:
+            raise ConfigError([Fault("position", old.position, "can't be resized")])
         elif name.endswith("relation.table"):
             height, width = (2 * side - 1 for side in new.grid)
             resized[name] = resize_grid(table.unsqueeze(0), height, width)[0]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig, vit_faults
-from vitrine.config.model import INTERPOLATED, vit_config_from, weights_file
+from vitrine.config.model import INTERPOLATED, POSITIONS, vit_config_from, weights_file
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
@@ -45,7 +45,8 @@ TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_pa
 }
 TRAINING |= {"init_options", "same_init_layers"}
 ARCHITECTURE = NAMES - SIZES - TRAINING
-PATCHES, POSITIONS = "patch_embed.proj.weight", "pos_embed"
+PATCHES, TABLE = "patch_embed.proj.weight", "pos_embed"
+WITH_WEIGHTS = ("learned", "learned2d", "relative", "rope_mixed", "conv")  # positions whose weights tell which it is
 SPLIT_KEYS = ("val_fraction", "val_seed", "folds", "fold", "group")
 CLOSE = 1e-3  # of the largest feature; rounding and norm_eps change less
 
@@ -299,15 +300,15 @@ def _norm(first: Mapping[str, Tensor]) -> str:
 
 
 def _position(weights: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> str | tuple[str, ...]:
-    if POSITIONS in weights:
-        return "learned" if len(weights[POSITIONS]) == 1 else "learned2d"
+    if TABLE in weights:
+        return "learned" if len(weights[TABLE]) == 1 else "learned2d"
     if "attn.relation.table" in first:
         return "relative"
     if "attn.relation.frequencies" in first:
         return "rope_mixed"
     if "pos_conv.proj.weight" in weights:
         return "conv"
-    return ("rope", "sincos2d", "sincos1d", "alibi2d", "none")  # the weights do not distinguish them
+    return tuple(name for name in POSITIONS if name not in WITH_WEIGHTS)
 
 
 def _fit(
@@ -323,10 +324,10 @@ def _fit(
             patches = patches.sum(dim=1, keepdim=True)
         weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
     if config.position == "learned" and stored is None:
-        count = weights[POSITIONS].shape[1]
+        count = weights[TABLE].shape[1]
         if _grid(count - config.prefix, config) is None and _grid(count, config) is not None:
             # Published without embeddings for the prefix tokens.
-            weights[POSITIONS] = F.pad(weights[POSITIONS], (0, 0, config.prefix, 0))
+            weights[TABLE] = F.pad(weights[TABLE], (0, 0, config.prefix, 0))
     old = _sizes(weights, config, patches, stored)
     if old.patch_size != config.patch_size:
         changes.append(f"patches resized from {format_size(old.patch_size)} to {format_size(config.patch_size)}")
@@ -350,13 +351,13 @@ def _sizes(
     patch = config.patch_hw if patches is None or patches.ndim != 4 else tuple(patches.shape[-2:])
     grid = config.grid
     if config.position == "learned":
-        count = weights[POSITIONS].shape[1] - config.prefix
+        count = weights[TABLE].shape[1] - config.prefix
         if (known := _grid(count, config)) is None:
             problem = f"the positions of {plural(count, 'patch', 'patches')} fit neither a square grid nor the model's"
             raise RunError(f"{problem}, {format_size(config.grid)}, and the weights do not say how many rows they have")
         grid = known
     elif config.position == "learned2d":
-        grid = _grid_of_rows_and_columns(weights[POSITIONS], config)
+        grid = _grid_of_rows_and_columns(weights[TABLE], config)
     image = [side * pixels for side, pixels in zip(grid, patch, strict=True)]
     return replace(config, image_size=image, patch_size=list(patch), patch_stride=None)
 
