@@ -16,8 +16,8 @@ from helpers.mnist_files import write_fashion_mnist, write_idx
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vitrine.config.schema import SOURCES
-from vitrine.data.datasets import DATASETS, load_dataset, refuse_damaged
+from vitrine.config.schema import DOWNLOADED, SOURCES
+from vitrine.data.datasets import DATASETS, FILES, load_dataset, refuse_damaged
 from vitrine.errors import DataError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -86,6 +86,7 @@ def empty(whole):
 
 def test_every_name_in_the_configuration_has_a_function():
     assert set(DATASETS) == set(SOURCES)
+    assert set(FILES) == set(DOWNLOADED), "without its files, a data set is downloaded for a run that others made"
 
 
 def test_digits_are_those_of_scikit_learn_scaled_to_bytes(read):

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from vitrine import compose
 from vitrine.cli.arguments import errors_in_one_line, make_parser
+from vitrine.config.schema import DOWNLOADED
 
-NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Pack a data set, read it back, and print the files."""
     parser = make_parser("pack", __doc__)
-    parser.add_argument("name", choices=NAMES, help="the data set")
+    parser.add_argument("name", choices=DOWNLOADED, help="the data set")
     parser.add_argument("--root", default="data", help="folder that holds it, or that it is downloaded to (data)")
     parser.add_argument("--to", default=None, help="folder in which NAME-packed is written (that of --root)")
     parser.add_argument("--part-size", default="60M", type=size, help="largest size of a file: 500k, 60M, 2G (60M)")

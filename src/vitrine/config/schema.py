@@ -31,7 +31,8 @@ from vitrine.config.schedule import ScheduleConfig
 from vitrine.config.size import Size, height_width
 
 OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own image files, found at data.root
-SOURCES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_FILES)
+DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # to data.root, if they are not there
+SOURCES = ("digits", *DOWNLOADED, *OWN_FILES)
 LEVELS = (0, 2**16 - 1)  # of 16 bits
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")

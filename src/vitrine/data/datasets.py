@@ -1,7 +1,8 @@
 """Data sets: per split, images as one uint8 tensor or as image files that are not decoded yet.
 
 ``DATASETS`` maps the name in ``data.name`` to a function from a ``DataConfig`` to an :class:`ImageDataset`. A new data
-set takes one function, one line there, its name in ``SOURCES`` (config/schema.py) and one file in ``conf/data/``.
+set takes one function, one line there, its name in ``SOURCES`` (config/schema.py) and one file in ``conf/data/``. One
+that is downloaded is named in ``DOWNLOADED``, and has a line in ``FILES``.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from vitrine.config.parts import part_at
-from vitrine.config.schema import OWN_FILES, DataConfig
+from vitrine.config.schema import DOWNLOADED, OWN_FILES, DataConfig
 from vitrine.config.size import Size
 from vitrine.config.targets import TARGETS, Target, target_faults
 from vitrine.data.decode import ImageFiles
@@ -96,21 +98,12 @@ def load_dataset(
 
 def missing_file(config: DataConfig) -> Path | None:
     """Return the first file that :func:`load_dataset` would download; ``None`` if there is nothing to download."""
-    from torchvision import datasets
-
     root = Path(config.root)
+    if config.name not in DOWNLOADED:
+        return None
     if shards_folder(root, config.name).is_dir() or (config.name == "cifar10" and (root / "cifar10").is_dir()):
         return None
-    files: list[Path] = []
-    match config.name:
-        case "mnist" | "fashion_mnist":
-            raw = root / {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[config.name] / "raw"
-            files = [raw / name for name in MNIST_MD5]
-        case "cifar10" | "cifar100":
-            cifar = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[config.name]
-            names = [cifar.meta["filename"], *(name for name, _ in [*cifar.train_list, *cifar.test_list])]
-            files = [root / cifar.base_folder / name for name in names]
-    return next((file for file in files if not file.is_file()), None)
+    return next((file for file in FILES[config.name](root) if not file.is_file()), None)
 
 
 def refuse_download(data: DataConfig, advice: str = "") -> None:
@@ -217,6 +210,27 @@ DATASETS: dict[str, Callable[[DataConfig], ImageDataset]] = {
     "imagefolder": imagefolder,
     "csv": csv,
     "huggingface": huggingface,
+}
+
+
+def _mnist_files(folder: str, root: Path) -> list[Path]:
+    return [root / folder / "raw" / name for name in MNIST_MD5]
+
+
+def _cifar_files(torchvision_name: str, root: Path) -> list[Path]:
+    from torchvision import datasets
+
+    cifar = getattr(datasets, torchvision_name)
+    names = [cifar.meta["filename"], *(name for name, _ in [*cifar.train_list, *cifar.test_list])]
+    return [root / cifar.base_folder / name for name in names]
+
+
+# From data.root to the files that a data set is downloaded to.
+FILES: dict[str, Callable[[Path], list[Path]]] = {
+    "mnist": partial(_mnist_files, "MNIST"),
+    "fashion_mnist": partial(_mnist_files, "FashionMNIST"),
+    "cifar10": partial(_cifar_files, "CIFAR10"),
+    "cifar100": partial(_cifar_files, "CIFAR100"),
 }
 
 
