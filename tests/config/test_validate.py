@@ -130,6 +130,10 @@ def change(default):
             Fault("schedule.milestones", "[0.5, 0.3]", "must rise", "schedule.milestones=[0.3,0.5]"),
         ),
         (
+            {"schedule__name": "restarts", "schedule__cycles": 200, "schedule__growth": 100.0},
+            Fault("schedule.growth", "100.0", "to the power of schedule.cycles=200 must be <= 1e290"),
+        ),
+        (
             {
                 "optimizer__lr": "auto",
                 "finetune__name": "linear_probe",

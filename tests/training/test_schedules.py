@@ -94,6 +94,13 @@ def test_restarts_are_those_of_pytorch(growth, first, cycles):
     assert factors_of("restarts", steps, steps + 3, cycles=cycles, growth=float(growth))[steps:] == [0, 0, 0]
 
 
+def test_the_lengths_of_restarts_are_added_up_once_and_the_longest_allowed_are_finite(monkeypatch):
+    added = []
+    monkeypatch.setattr("vitrine.training.schedules.sum", lambda values: added.append(1) or sum(values), raising=False)
+    assert 0 <= learning_rate_factor(5, ScheduleConfig("restarts", warmup=0.0, cycles=1000, growth=1.94), 10**9) <= 1
+    assert len(added) == 1
+
+
 def test_warmup_stable_decay_is_constant_until_its_last_part():
     found = factors_of("wsd", 100, 102, warmup=0.1, decay=0.2)
     assert found[:10] == pytest.approx([step / 10 for step in range(1, 11)])

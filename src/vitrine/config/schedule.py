@@ -1,5 +1,6 @@
 """The learning-rate schedule: its keys, and which schedule needs which."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -70,3 +71,6 @@ def schedule_faults(schedule: ScheduleConfig) -> Iterator[Fault]:
     if (schedule.decay or 0) + schedule.warmup > 1:
         problem = f"leaves less than schedule.warmup={schedule.warmup} before it; both together must be <= 1"
         yield Fault("schedule.decay", str(schedule.decay), problem)
+    cycles, growth = schedule.cycles or 0, schedule.growth or 0
+    if growth > 1 and cycles * math.log10(growth) > 290:  # a float ends at 1e308; the rest is for the steps
+        yield Fault("schedule.growth", str(growth), f"to the power of schedule.cycles={cycles} must be <= 1e290")

@@ -107,7 +107,8 @@ def restarts(step: int, first: int, steps: int, config: ScheduleConfig) -> float
     assert config.cycles is not None  # the configuration is validated
     assert config.growth is not None
     lengths = [config.growth**cycle for cycle in range(config.cycles)]
-    ends = [first + round((steps - first) * end / sum(lengths)) for end in accumulate(lengths)]
+    total = sum(lengths)
+    ends = [first + round((steps - first) * end / total) for end in accumulate(lengths)]
     begin, end = next(((a, b) for a, b in zip([first, *ends], ends, strict=False) if step < b), (first, step))
     return half_cosine(progress(step, begin, end))
 
