@@ -28,13 +28,10 @@ class BatchSource(Protocol):
         """Number of images."""
 
     def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
-        """Yield one batch for each tensor of ``indices``.
+        """Yield one ``Batch`` (image_dataset.py), on :attr:`device`, for each tensor of ``indices``.
 
         Args:
             indices: (B,) int64 tensors on the CPU; B may differ between batches.
-
-        Yields:
-            Images (B, C, H, W) uint8 and labels (B,) int64 on :attr:`device`.
         """
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitrine.data.decode import ImageFile, ImageFiles
 from vitrine.runs.data_changes import Fingerprint
 
+# Images (B, C, H, W) uint8, or features (B, D) of floating point, and labels as those of a Split, on one device.
 Batch = tuple[Tensor, Tensor]
 
 

@@ -88,8 +88,8 @@ class TrainLoader:
         """Yield this rank's share of each batch, from ``position`` to the end of the epoch.
 
         Yields:
-            Images (B, C, H, W) uint8 and labels (B,) int64. With MixUp or CutMix: images (B, C, H, W) float32 in
-            [0, 255] and targets (B, classes) float32 that sum to 1.
+            Batches like those of the source. With MixUp or CutMix: images (B, C, H, W) float32 in [0, 255], and targets
+            (B, classes) float32, which sum to 1 where each image has one label.
         """
         epoch, start = self.position()
         augmentation, mixing = self.augmentation, self.mixing
@@ -144,7 +144,7 @@ class EvalLoader:
         return -(-len(self.source) // (self.batch_size * self.world_size))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield images (B, C, H, W) uint8 and labels (B,) int64."""
+        """Yield this rank's batches, as the source gives them."""
         own = torch.arange(len(self.source))[self.rank :: self.world_size]
         slices = [slice(batch * self.batch_size, (batch + 1) * self.batch_size) for batch in range(len(self))]
         with closing(self.source.batches([own[part] for part in slices])) as batches:
