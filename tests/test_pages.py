@@ -59,6 +59,14 @@ def test_links_and_paths_of_a_page_exist(page):
         assert [link for link in links if docs not in link.parents] == [], "the site has docs only"
 
 
+def test_contributing_names_each_place_by_the_file_that_defines_it():
+    named = re.findall(r"`(\w+)`\s+(?:in|of)\s+`(src/[\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 10
+    defined = {(name, path): rf"^(def |class |){name}\b" for name, path in named}
+    missing = [place for place, line in defined.items() if not re.search(line, (ROOT / place[1]).read_text(), re.M)]
+    assert missing == []
+
+
 def shortened(arguments):
     """A multirun of two trials: two values of the first key that has several, one of every other."""
     swept = [argument for argument in arguments if "=" in argument and "," in argument and "[" not in argument]

@@ -10,10 +10,10 @@ import torch
 from helpers.running import ROOT
 
 from vitrine import compose
-from vitrine.config import TrainConfig
+from vitrine.config import TrainConfig, schema
 from vitrine.config.schema import OptimizerConfig
 from vitrine.models import VisionTransformer
-from vitrine.training.optim import MuonAndAdamW, build_optimizer, parameter_groups
+from vitrine.training.optim import OPTIMIZERS, MuonAndAdamW, build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule, learning_rate_factor
 
 SMALL = ["model=vit_nano", "depth=1"]
@@ -117,6 +117,10 @@ def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
     one_step(model, optimizer)
     assert not torch.equal(before["head.weight"], model.head.weight)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_every_choice_has_its_optimizer():
+    assert {*OPTIMIZERS, "muon"} == set(schema.OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "optimizer").glob("*.yaml")))

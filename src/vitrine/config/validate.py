@@ -38,7 +38,8 @@ from vitrine.text import as_override, listed, nearest
 
 SIZES_IN_EPOCHS = {"trainer.image_schedule", "trainer.max_epochs"}
 PIXELS = "must be from 0 to 1, as pixels are; divide statistics of pixels from 0 to 255 by 255"
-WITH_BETAS = tuple(name for name in OPTIMIZERS if name != "sgd")
+WITH_MOMENTUM = ("sgd", "muon")
+WITH_BETAS = tuple(name for name in OPTIMIZERS if name not in WITH_MOMENTUM or name == "muon")
 
 
 def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[Fault]:
@@ -153,16 +154,12 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
     if optimizer.adamw_lr == AUTO != optimizer.lr:
         problem = f"is what the range test of optimizer.lr={AUTO} finds, and optimizer.lr is {optimizer.lr}"
         yield Fault("optimizer.adamw_lr", AUTO, problem, f"optimizer.lr={AUTO}")
-    for key, used, by in (
-        ("betas", WITH_BETAS, listed(WITH_BETAS)),
-        ("momentum", ("sgd", "muon"), "sgd and muon"),
-        ("adamw_lr", ("muon",), "muon"),
-    ):
+    for key, used in (("betas", WITH_BETAS), ("momentum", WITH_MOMENTUM), ("adamw_lr", ("muon",))):
         value = getattr(optimizer, key)
         if optimizer.name in used and value is None:
             yield Fault(f"optimizer.{key}", "null", f"is required by optimizer={optimizer.name}")
         if optimizer.name not in used and value is not None:
-            yield Fault(f"optimizer.{key}", str(value), f"belongs to {by}, not to optimizer={optimizer.name}")
+            yield Fault(f"optimizer.{key}", str(value), f"belongs to {listed(used)}, not to optimizer={optimizer.name}")
     library = OPTIMIZER_LIBRARIES.get(optimizer.name, "")
     if library and find_spec(library) is None:
         yield Fault("optimizer", optimizer.name, f"takes {library}: pip install -e '.[optimizers]'")

@@ -10,19 +10,12 @@ from torch.optim import Optimizer
 
 from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.parts import Part, PartError, build, part_at
-from vitrine.config.schema import OptimizerConfig
+from vitrine.config.schema import OPTIMIZER_LIBRARIES, OptimizerConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import groups_by_layer
 from vitrine.training.muon import Muon
 
 Groups = list[dict[str, Any]]
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
-
 
 TRAIN_ALL = FinetuneConfig()
 
@@ -48,8 +41,15 @@ def schedule_free(groups: Groups, **settings: Any) -> Optimizer:
     return AdamWScheduleFree(groups, **settings)
 
 
-# Of libraries that are imported when they are needed (config.schema.OPTIMIZER_LIBRARIES); none has a fused step.
-LIBRARY_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"lamb": lamb, "lion": lion, "schedule_free": schedule_free}
+# All but muon. Other libraries than PyTorch are imported when they are needed.
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "lamb": lamb,
+    "lion": lion,
+    "schedule_free": schedule_free,
+}
 # Timm's LAMB scales steps by the norm of weights where there is weight decay; those of matrices, here, without it too.
 OF_MATRICES: dict[str, dict[str, Any]] = {"lamb": {"always_adapt": True}}
 
@@ -71,11 +71,9 @@ def build_optimizer(
     if config.name == "muon":
         return MuonAndAdamW(config, model, finetune, fused=fused)
     groups = parameter_groups(model, config, finetune)
-    if config.name in LIBRARY_OPTIMIZERS:
-        assert config.betas is not None  # the configuration is validated
-        return LIBRARY_OPTIMIZERS[config.name](groups, lr=config.lr, betas=tuple(config.betas))
-    own = {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](groups, lr=config.lr, fused=fused, **own)
+    own: dict[str, Any] = {} if config.name in OPTIMIZER_LIBRARIES else {"fused": fused}  # only PyTorch has it
+    own |= {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
+    return OPTIMIZERS[config.name](groups, lr=config.lr, **own)
 
 
 def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig, finetune: FinetuneConfig) -> Optimizer:
