@@ -6,6 +6,7 @@ import pytest
 
 from vitrine.config.fields import KeyFacts, number, setting
 from vitrine.config.keys import copy_values, key_facts, keys, keys_where, kind, optional_section, sections_where
+from vitrine.config.model import ViTConfig
 from vitrine.config.schema import SOURCES, EvalConfig, TrainConfig
 from vitrine.config.sweep import TrainCommand, facts_of
 
@@ -155,3 +156,13 @@ def test_keys_about_how_a_run_was_started():
 def test_keys_that_can_be_paths():
     assert set(keys_where(TrainCommand, path=True)) == {"resume", "like", "model.pretrained", "data.root"} | PATHS
     assert set(keys_where(EvalConfig, path=True)) == {"run", "data_root"}
+
+
+def test_keys_in_which_a_model_may_differ_from_that_of_its_weights():
+    sizes = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
+    dropout = {"embed", "attention", "projection", "mlp", "mlp_hidden", "patch"}
+    starts = {"init", "init_options", "same_init_layers", "class_token_init", "position_init", "zero_head"}
+    of_training = {"pretrained", "drop_path", "drop_path_shape", "attention_kernel"} | {
+        f"{place}_dropout" for place in dropout
+    }
+    assert set(keys_where(ViTConfig, of_weights=False)) == sizes | starts | of_training

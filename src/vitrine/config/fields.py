@@ -27,6 +27,8 @@ class KeyFacts:
         describes_run: whether the value is part of what the run is; otherwise it only says how the run was started,
             and ``like=`` and diffs of runs leave it out.
         path: whether the value can be a path.
+        of_weights: of a model's key, whether weights fit no other value. They are adapted to sizes, and to keys that
+            act in training alone any value fits.
     """
 
     affects_result: bool | tuple[str, ...] = True
@@ -35,6 +37,7 @@ class KeyFacts:
     shared_by_trials: bool = False
     describes_run: bool = True
     path: bool = False
+    of_weights: bool = True
 
     def affects(self, data: str) -> bool:
         """Whether the key can change the result of a run on the data source ``data``."""
@@ -124,14 +127,19 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING, *, others
 
 
 def part(
-    options: Sequence[str], default: Any = dataclasses.MISSING, *, interface: Interface, rare: bool = False
+    options: Sequence[str],
+    default: Any = dataclasses.MISSING,
+    *,
+    interface: Interface,
+    rare: bool = False,
+    **facts: Any,
 ) -> Any:
     """Return a field for one of ``options``, or for the dotted name of a user's part (config/parts.py).
 
     A ``rare`` field is left out of run folders where it has its default.
     """
     limits: dict[str, Any] = {"options": tuple(options), "part": interface}
-    return _field(default, {}, {**limits, "stored_unless": default} if rare else limits)
+    return _field(default, facts, {**limits, "stored_unless": default} if rare else limits)
 
 
 def part_list(interface: Interface) -> Any:
@@ -139,9 +147,9 @@ def part_list(interface: Interface) -> Any:
     return _field([], {}, {"part": interface, "stored_unless": []})
 
 
-def part_options() -> Any:
+def part_options(**facts: Any) -> Any:
     """Return a field for a part's options, or for those of a list of parts by class name; left out where empty."""
-    return _field({}, {}, {"stored_unless": {}})
+    return _field({}, facts, {"stored_unless": {}})
 
 
 def faults(config: Any, prefix: str = "") -> list[Fault]:

@@ -114,10 +114,10 @@ class ViTConfig:
             epoch is meant (training/pretrained.py).
     """
 
-    image_size: Size = size()
-    patch_size: Size = size()
-    in_channels: int = number(ge=1, le=1024)
-    num_classes: int = number(ge=2, le=MAX_CLASSES)
+    image_size: Size = size(of_weights=False)
+    patch_size: Size = size(of_weights=False)
+    in_channels: int = number(ge=1, le=1024, of_weights=False)
+    num_classes: int = number(ge=2, le=MAX_CLASSES, of_weights=False)
     name: str = part(
         ("vit",),
         "vit",
@@ -130,7 +130,7 @@ class ViTConfig:
     heads: int = number(3, ge=1, le=MAX_HEADS)
     patch_embed: str = part(PATCH_EMBEDS, "conv", interface=Interface(("config",)))
     patch_embed_options: dict[str, Any] = part_options()
-    patch_stride: Size | None = size(None)
+    patch_stride: Size | None = size(None, of_weights=False)
     class_token: bool = False
     registers: int = number(0, ge=0, le=1024)
     position: str = part(POSITIONS, "sincos2d", interface=Interface(("config",)))
@@ -145,7 +145,7 @@ class ViTConfig:
     final_norm: bool = True
     attention: str = part(ATTENTIONS, "joint", interface=Interface(("dim", "heads"), optional=("relation",)))
     attention_options: dict[str, Any] = part_options()
-    attention_kernel: str = choice(ATTENTION_KERNELS, "auto")
+    attention_kernel: str = choice(ATTENTION_KERNELS, "auto", of_weights=False)
     qkv_bias: bool = True
     qk_norm: bool = False
     out_projection: bool = True
@@ -156,21 +156,21 @@ class ViTConfig:
     layer_scale: float | None = number(None, gt=0, le=10)
     pool: str = part(POOLS, "mean", interface=Interface(("config",)))
     pool_options: dict[str, Any] = part_options()
-    embed_dropout: float = number(0.0, ge=0, lt=1)
-    attention_dropout: float = number(0.0, ge=0, lt=1)
-    projection_dropout: float = number(0.0, ge=0, lt=1)
-    mlp_dropout: float = number(0.0, ge=0, lt=1)
-    mlp_hidden_dropout: float | None = number(None, ge=0, lt=1)
-    patch_dropout: float = number(0.0, ge=0, lt=1)
-    drop_path: float = number(0.1, ge=0, lt=1)
-    drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear")
-    init: str = part(INITS, "xavier", interface=Interface(("model",), function=True))
-    init_options: dict[str, Any] = part_options()
-    same_init_layers: bool = False
-    class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros")
-    position_init: str = choice(POSITION_INITS, "small")
-    zero_head: bool = False
-    pretrained: str | None = setting(None, path=True)
+    embed_dropout: float = number(0.0, ge=0, lt=1, of_weights=False)
+    attention_dropout: float = number(0.0, ge=0, lt=1, of_weights=False)
+    projection_dropout: float = number(0.0, ge=0, lt=1, of_weights=False)
+    mlp_dropout: float = number(0.0, ge=0, lt=1, of_weights=False)
+    mlp_hidden_dropout: float | None = number(None, ge=0, lt=1, of_weights=False)
+    patch_dropout: float = number(0.0, ge=0, lt=1, of_weights=False)
+    drop_path: float = number(0.1, ge=0, lt=1, of_weights=False)
+    drop_path_shape: str = choice(DROP_PATH_SHAPES, "linear", of_weights=False)
+    init: str = part(INITS, "xavier", interface=Interface(("model",), function=True), of_weights=False)
+    init_options: dict[str, Any] = part_options(of_weights=False)
+    same_init_layers: bool = setting(False, of_weights=False)
+    class_token_init: str = choice(CLASS_TOKEN_INITS, "zeros", of_weights=False)
+    position_init: str = choice(POSITION_INITS, "small", of_weights=False)
+    zero_head: bool = setting(False, of_weights=False)
+    pretrained: str | None = setting(None, path=True, of_weights=False)
 
     def __post_init__(self) -> None:
         store_sizes(self)

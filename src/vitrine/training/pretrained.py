@@ -12,7 +12,7 @@ must agree with the configuration; all differences are reported at once.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import ViTConfig, vit_faults
+from vitrine.config.keys import keys_where
 from vitrine.config.model import INTERPOLATED, POSITIONS, vit_config_from, weights_file
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
@@ -37,14 +38,7 @@ from vitrine.text import as_override, nfc, plural
 from vitrine.training.stored_weights import read_weights
 from vitrine.training.weights import check_weights, load_weights
 
-# Fields that may differ from the model of the weights: sizes, to which weights are adapted, and training-only fields.
-SIZES = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
-NAMES = {field.name for field in fields(ViTConfig)}
-TRAINING = {"attention_kernel", "zero_head", "pretrained", "drop_path", "drop_path_shape"} | {
-    name for name in NAMES if name.endswith(("_dropout", "init"))
-}
-TRAINING |= {"init_options", "same_init_layers"}
-ARCHITECTURE = NAMES - SIZES - TRAINING
+ARCHITECTURE = keys_where(ViTConfig, of_weights=True)
 PATCHES, TABLE = "patch_embed.proj.weight", "pos_embed"
 WITH_WEIGHTS = ("learned", "learned2d", "relative", "rope_mixed", "conv")  # positions whose weights tell which it is
 SPLIT_KEYS = ("val_fraction", "val_seed", "folds", "fold", "group")
