@@ -11,20 +11,19 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from vitrine.config import TrainConfig, ViTConfig, vit_config_from
+from vitrine.config import TrainConfig
 from vitrine.config.schema import ACCELERATORS
 from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.inference.predictor import Prediction, Predictor
-from vitrine.models import VisionTransformer, build_model
+from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import checkpoint_of
 from vitrine.runs.predictions import check_predictions, read_predictions
-from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import did_you_mean, listed, nearest, nfc, plural, printable
-from vitrine.training.weights import check_size, load_weights, model_weights, read_checkpoint
+from vitrine.training.weights import trained_model
 
 BATCH = 256  # pictures that are computed together
 P = TypeVar("P", bound=Picture)  # a list[str] is no list[Picture]
@@ -146,36 +145,18 @@ class LoadedRun:
                 edited, takes images of another shape or has other outputs than config.yaml says, or has a model of the
                 user's own that answers several targets.
         """
-        checkpoint = read_checkpoint(self.weights)
-        weights = model_weights(checkpoint)
-        try:
-            config = vit_config_from(checkpoint["config"]["model"], trust=self.trust, source=self.record.path)
-            if not self.allow_changed_code:
-                refuse_edited_model(self.record, config)
-            check_size(config, weights, str(self.weights))
-            model = build_model(config)
-        except (KeyError, TypeError, ConfigError) as error:
-            problem = f"{self.weights} contains a model that this version of vitrine does not know"
-            raise RunError(f"{problem}: {error}") from None
-        self._check_sizes(config)
-        load_weights(model, weights, str(self.weights))
+        model = trained_model(
+            self.record,
+            self.weights,
+            self.trained_config,
+            trust=self.trust,
+            allow_changed_code=self.allow_changed_code,
+        )
         if len(self.trained_config.data.targets) > 1:
             if not isinstance(model, VisionTransformer):
                 raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")
             model = model.with_outputs(self._outputs)
         return model.eval()
-
-    def _check_sizes(self, built: ViTConfig) -> None:
-        """Raise RunError where config.yaml has images of another shape, or another number of outputs, than a model."""
-        data, outputs = self.trained_config.data, self.trained_config.model.num_classes
-        sizes = {
-            "image_size": (built.image_hw, data.image_hw),
-            "in_channels": (built.in_channels, data.in_channels),
-            "num_classes": (built.num_classes, outputs),
-        }
-        if other := [f"{name}={own}, not {stated}" for name, (own, stated) in sizes.items() if own != stated]:
-            where = self.record.path / "config.yaml"
-            raise RunError(f"{self.weights} belongs to another model than {where}: {listed(other, separator='; ')}")
 
     @property
     def _outputs(self) -> slice:

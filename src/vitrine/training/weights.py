@@ -3,18 +3,21 @@
 import errno
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrine.config import ViTConfig, vit_config_from
+from vitrine.config import TrainConfig, ViTConfig, vit_config_from
 from vitrine.config.parts import names_of
 from vitrine.config.trust import TRUST_ALL
-from vitrine.errors import RunError, first_line
+from vitrine.errors import ConfigError, RunError, first_line
 from vitrine.models import build_model
+from vitrine.runs import RunRecord
+from vitrine.runs.user_code import refuse_edited_model
+from vitrine.text import listed
 from vitrine.untrusted import refuse_inflating, refuse_pipe
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
@@ -63,6 +66,50 @@ def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     prefix = "model."
     weights = checkpoint["state_dict"]
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def trained_model(
+    record: RunRecord,
+    path: Path,
+    config: TrainConfig,
+    *,
+    trust: Collection[str] = (),
+    allow_changed_code: bool = False,
+) -> torch.nn.Module:
+    """Return the model of one of a run's checkpoints, on the CPU, in evaluation mode.
+
+    Args:
+        record: the run.
+        path: the checkpoint.
+        config: what its config.yaml says.
+        trust: prefixes of the dotted names that may be imported.
+        allow_changed_code: build the model even if the code of its parts was edited since training.
+
+    Raises:
+        RunError: the checkpoint is missing, damaged or refused, names code outside ``trust`` or code that was edited,
+            or takes images of another shape or has other outputs than ``config``.
+    """
+    checkpoint = read_checkpoint(path)
+    weights = model_weights(checkpoint)
+    try:
+        built = vit_config_from(checkpoint["config"]["model"], trust=trust, source=record.path)
+        if not allow_changed_code:
+            refuse_edited_model(record, built)
+        check_size(built, weights, str(path))
+        model = build_model(built)
+    except (KeyError, TypeError, ConfigError) as error:
+        problem = f"{path} contains a model that this version of vitrine does not know"
+        raise RunError(f"{problem}: {error}") from None
+    sizes = {
+        "image_size": (built.image_hw, config.data.image_hw),
+        "in_channels": (built.in_channels, config.data.in_channels),
+        "num_classes": (built.num_classes, config.model.num_classes),
+    }
+    if other := [f"{name}={own}, not {stated}" for name, (own, stated) in sizes.items() if own != stated]:
+        where = record.path / "config.yaml"
+        raise RunError(f"{path} belongs to another model than {where}: {listed(other, separator='; ')}")
+    load_weights(model, weights, str(path))
+    return model.eval()
 
 
 def check_size(config: ViTConfig, weights: Mapping[str, torch.Tensor], source: str) -> None:
