@@ -97,12 +97,12 @@ def test_the_pages_show_the_first_commands_a_user_needs():
 @pytest.mark.whole
 def test_a_documented_command_runs(command, tmp_path, request):
     arguments = shlex.split(command)[1:]
-    if any(argument.startswith(("resume=", "run=", "like=")) for argument in arguments):
+    if any(argument.startswith(("resume=", "run=", "like=", "distill.teacher=")) for argument in arguments):
         run = shutil.copytree(request.getfixturevalue("finished"), tmp_path / "run")
-        arguments = [re.sub(r"^(resume|run|like)=.*", rf"\1={run}", argument) for argument in arguments]
+        arguments = [re.sub(r"^(resume|run|like|distill\.teacher)=.*", rf"\1={run}", one) for one in arguments]
         if "input=DIR" in arguments:
             write_image_folder(tmp_path / "DIR", "some")
-        if any(argument.startswith("like=") for argument in arguments):
+        if any(argument.startswith(("like=", "distill.teacher=")) for argument in arguments):
             arguments += SHORT
     elif "data=imagefolder" in arguments:
         write_image_folder(tmp_path / "DIR", "train", "test", size=(20, 16))

@@ -1,6 +1,7 @@
 """Tests of the refusal of keys without effect."""
 
 import pytest
+from helpers.running import ROOT
 
 from vitrine.command.compose import points
 from vitrine.errors import ConfigError
@@ -52,6 +53,10 @@ def test_a_rate_that_a_run_is_trained_at_is_not_refused(overrides):
         (["model.drop_path=0,0.3", "depth=1"], "model.drop_path_shape=constant"),
         (["model.patch_dropout=0.5", "patch=8"], "model.patch_dropout=0.0"),
         (["augment.flip=true,false", "data=mnist"], "augment.flip=false"),
+        (["distill=soft,hard"], "distill.teacher=RUN"),
+        (["distill.weight=0.5"], "distill.teacher=RUN"),
+        (["distill.temperature=1,2"], "distill.teacher=RUN"),
+        ([f"distill.teacher={ROOT}", "distill.weight=0"], "distill.weight=0.1"),
         (["data.root=elsewhere", "data=digits"], ""),
         ([*SEARCH, "model.position_init=small,normal", "position=rope,alibi2d"], "position=learned"),
     ],

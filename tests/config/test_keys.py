@@ -135,6 +135,7 @@ def test_keys_that_may_change_on_resume():
         "data.storage",
         "data.workers",
         "paths.cache_dir",
+        "distill.teacher",
     }
     assert set(keys_where(TrainConfig, may_change_on_resume=True)) == may_change | LOGGER | DEBUG
     assert set(sections_where(TrainConfig, may_change_on_resume=True)) == may_change | {"logger", "debug"}
@@ -154,7 +155,13 @@ def test_keys_about_how_a_run_was_started():
 
 
 def test_keys_that_can_be_paths():
-    assert set(keys_where(TrainCommand, path=True)) == {"resume", "like", "model.pretrained", "data.root"} | PATHS
+    assert set(keys_where(TrainCommand, path=True)) == PATHS | {
+        "resume",
+        "like",
+        "model.pretrained",
+        "distill.teacher",
+        "data.root",
+    }
     assert set(keys_where(EvalConfig, path=True)) == {"run", "data_root"}
 
 

@@ -76,6 +76,15 @@ def test_the_folder_of_own_images_affects_the_result():
     assert all(facts_of("data.root").affects(source) for source in ("imagefolder", "csv", "huggingface"))
 
 
+def test_a_run_named_by_its_path_is_the_same_from_whichever_folder(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for section, key in (("model", "pretrained"), ("distill", "teacher")):
+        paths = ("run", str(tmp_path / "run"))
+        named = [replace(config, **{section: replace(getattr(config, section), **{key: path})}) for path in paths]
+        assert len({*map(fingerprint, named)}) == 1, key
+
+
 @pytest.mark.whole
 def test_a_sweep_is_named_by_its_fixed_overrides_and_varying_keys(tmp_path):
     def name(*overrides):

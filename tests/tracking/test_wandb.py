@@ -91,11 +91,11 @@ def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch
 
 
 @pytest.mark.parametrize("source", ["a-secret-place/weights.pt", "a-secret-place/runs/run-1", "/a-secret-place/run-1/"])
-def test_a_private_run_sends_no_path_of_its_initial_weights(source):
+def test_a_private_run_sends_no_path_of_its_initial_weights_or_teacher(source):
     config = config_of("logger=wandb", "logger.wandb.private=true")
-    config.model.pretrained = source
-    name = "weights.pt" if source.endswith(".pt") else "run-1"
-    assert config_values(config, config.logger.wandb)["model"]["pretrained"] == name
+    config.model.pretrained = config.distill.teacher = source
+    name, sent = "weights.pt" if source.endswith(".pt") else "run-1", config_values(config, config.logger.wandb)
+    assert (sent["model"]["pretrained"], sent["distill"]["teacher"]) == (name, name)
 
 
 @pytest.mark.parametrize("private", [True, False])

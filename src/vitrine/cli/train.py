@@ -24,7 +24,7 @@ def train_one(point: Point) -> None:
         allowed = {name: getattr(config, name) for name in PERMISSIONS}
         resume(config.resume, config.run, began=began, **allowed)
     else:
-        fit(point.config.run, folder=point.folder, began=began)
+        fit(point.config.run, folder=point.folder, began=began, trust=point.config.trust)
 
 
 def train_all(points: list[Point], launcher: str) -> int:

@@ -22,6 +22,7 @@ def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
         configs: of the runs. One that is resumed may have keys that had no effect before; other commands have none.
     """
     found = []
+    given = dict(given) | {f"{group}.name": choice for group, choice in given.items()}
     configs = [config for config in configs if isinstance(config, TrainConfig) and config.resume is None]
     defaults = {key: field.default for key, field in leaves(TrainConfig) if key in _RULES and key in given}
     for key, default in defaults.items():
@@ -29,7 +30,7 @@ def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
         if values - {default} and values != {0} and all(map(rule.is_idle, configs)):
             value = given[key]
             instead = rule.instead.format(value) if value else rule.instead.removesuffix("={}")
-            found.append(Fault(key, value, rule.problem, instead))
+            found.append(Fault(key.removesuffix(".name"), value, rule.problem, instead))
     return found
 
 
@@ -86,6 +87,15 @@ _RULES = {
         lambda config: config.model.patches == 1,
         "has no effect on images of one patch",
         "model.patch_dropout=0.0",
+    ),
+    "distill.teacher": _Rule(
+        lambda config: config.distill.weight == 0,
+        "has no effect with distill.weight=0.0",
+        "distill.weight=0.1",
+    ),
+    **dict.fromkeys(
+        ("distill.name", "distill.weight", "distill.temperature"),
+        _Rule(lambda config: config.distill.teacher is None, "has no effect without a teacher", "distill.teacher=RUN"),
     ),
     "data.root": _Rule(lambda config: not reads_root(config.data), WITHOUT_ROOT),
     "augment.flip": _Rule(

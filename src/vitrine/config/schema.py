@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from vitrine.config.augment import AugmentConfig
+from vitrine.config.distill import DistillConfig
 from vitrine.config.fields import (
     as_float,
     choice,
@@ -317,6 +318,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = MISSING
     schedule: ScheduleConfig = setting(ScheduleConfig)
     finetune: FinetuneConfig = setting(FinetuneConfig)
+    distill: DistillConfig = setting(DistillConfig)
     trainer: TrainerConfig = MISSING
     callbacks: CallbacksConfig = setting(CallbacksConfig)
     logger: LoggerConfig = setting(LoggerConfig, affects_result=False, may_change_on_resume=True)

@@ -137,7 +137,8 @@ class TrainCommand(TrainConfig):
     Attributes:
         sweep, launcher: settings of a multirun.
         rerun: run all trials of a multirun again, in a new folder beside the existing one.
-        trust: with ``resume`` or ``like``, prefixes of the dotted names of a run that may be imported: ``[my_lab]``.
+        trust: with ``resume``, ``like`` or ``distill.teacher``, prefixes of the dotted names of a run that may be
+            imported: ``[my_lab]``.
         allow_changed_code: resume although the source of the run's own parts was edited.
         accept_changed_data: resume although the images or classes are not those that the run began with.
         force: take runs over from processes on other machines without watching them for a sign of life.

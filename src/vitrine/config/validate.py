@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.config.augment_faults import augmentation_fits_the_image, mixing_faults, repeats_faults
+from vitrine.config.distill import distill_faults
 from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
@@ -169,6 +170,18 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
 
 def _finetuning(config: TrainConfig) -> Iterator[Fault]:
     yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
+
+
+def _distillation(config: TrainConfig) -> Iterator[Fault]:
+    data = config.data
+    yield from distill_faults(
+        config.distill,
+        multi_label=data.multi_label,
+        targets=data.targets,
+        classes=data.num_classes,
+        outputs=config.model.num_classes,
+        finetune=config.finetune.name,
+    )
 
 
 def _image_sizes(config: TrainConfig) -> Iterator[Fault]:
@@ -340,6 +353,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), _max_time),
     ((), _optimizer_options),
     (("model.depth", "finetune.blocks"), _finetuning),
+    (("distill.name", "distill.weight", "distill.temperature", "data.num_classes"), _distillation),
     (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
     (("optimizer.name",), schedule_free_faults),
     (("optimizer.name", "callbacks.parts"), callback_faults),

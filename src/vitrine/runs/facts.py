@@ -21,7 +21,7 @@ SHAPES: dict[str, Any] = {
     **dict.fromkeys(("device", "precision", "attention_kernel", "compiled", "validation", "fingerprint"), str),
     **dict.fromkeys(("user", "group", "varies", "like", "wandb_id", "wandb_pushed"), str),
     **dict.fromkeys(("processes", "parameters", "flops_per_image", "epochs", "fingerprint_version"), int),
-    "training_flops_per_image": int,
+    **dict.fromkeys(("training_flops_per_image", "teacher_flops_per_image"), int),
     "training_flops_phases": [[int]],  # pairs of FLOPs per image and the number of epochs that have them
     **{name: [str] for name in ("tags", "classes", "wandb_kept", "wandb_project")},
     "wandb_labels": {"name": str, "group": str, "tags": [str], "notes": str},
@@ -36,6 +36,7 @@ SHAPES: dict[str, Any] = {
     "lr_range": {"found": NUMBER, "steps": int, "seconds": NUMBER},
     "parts": {ANY: str},
     "targets": {ANY: [str]},
+    "teacher": {"run": str, "sha256": str},
     "data_fingerprint": {ANY: DATA_SPLIT},
     "data_changes": [{"at": str}],
     "resumed": [{"at": str, "before": {ANY: SCALAR}}],

@@ -169,7 +169,10 @@ class SeedQueue(TrialQueue):
             if isinstance(config, ConfigError):
                 raise config
             folder = self._folders.find(config.run, varies)
-            self._trials[run] = Trial(number=len(self.sweep.trials), config=config.run, varies=varies, folder=folder)
+            number = len(self.sweep.trials)
+            self._trials[run] = Trial(
+                number=number, config=config.run, varies=varies, folder=folder, trust=config.trust
+            )
             self._runs[folder] = run
             self.sweep.trials.append(self._trials[run])
         return self._trials[run]

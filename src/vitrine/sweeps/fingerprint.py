@@ -197,7 +197,7 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     for key, value in (flatten(values) | _sections_on(values)).items():
         if _affects_result(key, source) and (key not in standard or standard[key] != value):
             found[key] = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    for key in ("data.root", "model.pretrained"):
+    for key in ("data.root", "model.pretrained", "distill.teacher"):
         if found.get(key) and Path(str(found[key])).exists():  # the same folder, from whichever directory it was typed
             found[key] = str(Path(str(found[key])).absolute())
     return _hash([VERSION, found, dict(sources)] if sources else [VERSION, found])[:16]

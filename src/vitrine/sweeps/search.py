@@ -209,6 +209,7 @@ class Search(TrialQueue):
                 folder=folder,
                 pruning_rule=rule,
                 accept_changed_data=config.accept_changed_data,
+                trust=config.trust,
             )
             runs.append(trial)
             self.sweep.trials[position : position + 1] = runs[-1:]

@@ -119,12 +119,17 @@ class Sweep:
             owner = known.get("own_name") or "a search"
             raise RunError(f"{folder} holds another sweep, {owner}; set another sweep.name for {own_name}")
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
-        accept = command.accept_changed_data
+        accept, trust = command.accept_changed_data, command.trust
         for point in points:
             config = point.config.run
             path = folders.find(config, point.varies, point.subfolder)
             trial = Trial(
-                number=len(trials), config=config, varies=point.varies, folder=path, accept_changed_data=accept
+                number=len(trials),
+                config=config,
+                varies=point.varies,
+                folder=path,
+                accept_changed_data=accept,
+                trust=trust,
             )
             trials.setdefault(path, trial)
         return cls(folder, list(trials.values()), common, keys, combinations=len(points), own_name=own_name)

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -48,6 +48,7 @@ class Trial:
         folder: its run folder, inside the sweep's folder.
         pruning_rule: stops the run early if other trials of the search do better.
         accept_changed_data: resume it although its data has changed.
+        trust: prefixes of the dotted names that its teacher may import, beside those of ``config``.
         code: hashes of the source of the user's parts when the trial was planned, by their names.
     """
 
@@ -57,6 +58,7 @@ class Trial:
     folder: Path
     pruning_rule: Pruner | None = None
     accept_changed_data: bool = False
+    trust: Sequence[str] = ()
     code: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -283,6 +285,7 @@ def run_trials_of_rank_0(ranks: Ranks, time_from: float) -> None:
             config=from_plain(TrainConfig, message["config"], trust=message["trust"]),
             varies=message["varies"],
             folder=Path(message["folder"]),
+            trust=message["trust"],
             pruning_rule=None if rule is None else Pruner(**rule | {"folder": Path(rule["folder"])}),
         )
         try:
@@ -301,7 +304,7 @@ def _message(trial: Trial, *, resumes: bool) -> dict[str, Any]:
     return {
         "number": trial.number,
         "config": to_plain(trial.config),
-        "trust": list(names_of(trial.config)),
+        "trust": [*names_of(trial.config), *trial.trust],
         "varies": trial.varies,
         "folder": str(trial.folder),
         "pruning_rule": None if rule is None else asdict(rule) | {"folder": str(rule.folder)},
@@ -357,9 +360,8 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
-    rule = trial.pruning_rule
+    rule, trust = trial.pruning_rule, [*names_of(trial.config), *trial.trust]
     if resumes:
-        trust = names_of(trial.config)
         resume(
             trial.folder,
             trial.config,
@@ -380,6 +382,7 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
         began=began,
         time_from=time_from,
         pruning_rule=rule,
+        trust=trust,
         claim=claim,
     )
 

@@ -35,8 +35,9 @@ def config_values(config: TrainConfig, settings: WandbConfig) -> dict[str, Any]:
     values = to_plain(config)
     if settings.private:
         del values["paths"], values["data"]["root"]
-        if source := values["model"]["pretrained"]:  # a file, a run folder, or a name, which has no folders
-            values["model"]["pretrained"] = Path(source).name
+        for section, key in (("model", "pretrained"), ("distill", "teacher")):
+            if source := values[section][key]:  # a file, a run folder, or a name, which has no folders
+                values[section][key] = Path(source).name
         return {name: _without_folders(value) for name, value in values.items()}
     return values
 

@@ -70,6 +70,7 @@ def show_start(
         f"{_in_training(config, facts)}",
         "training": f"{plan}, {config.optimizer.name} at {_rate(config)}, seed {config.seed}",
         **_image_sizes(config),
+        **_teacher(config, facts),
         "device": f"{hardware.name}{processes}",
         "precision": f"{_precision(hardware)}{_attention(model, hardware)}",
         "run folder": str(record.path),
@@ -111,7 +112,8 @@ def _in_training(config: TrainConfig, facts: Mapping[str, int]) -> str:
     if model.patch_dropout == 0 and not scheduled:
         return ""
     on = "mean over the epochs" if scheduled else f"on {model.kept_patches} of {model.patches} patches"
-    return f"; {short_number(facts['training_flops_per_image'] / 3)} in training, {on}"
+    flops = facts["training_flops_per_image"] - facts.get("teacher_flops_per_image", 0)
+    return f"; {short_number(flops / 3)} in training, {on}"
 
 
 def _image_sizes(config: TrainConfig) -> dict[str, str]:
@@ -123,6 +125,16 @@ def _image_sizes(config: TrainConfig) -> dict[str, str]:
         return {}
     phases = (f"{format_size(side)} in {plural(count, 'epoch')}" for side, count in counted)
     return {"image sizes": ", then ".join(phases)}
+
+
+def _teacher(config: TrainConfig, facts: Mapping[str, int]) -> dict[str, str]:
+    """Return a row with what teaches, if anything does."""
+    distill = config.distill
+    if not distill.is_on:
+        return {}
+    how = distill.name if distill.temperature is None else f"{distill.name} at temperature {distill.temperature:g}"
+    flops = short_number(facts["teacher_flops_per_image"])
+    return {"teacher": f"{distill.teacher}: {how}, weight {distill.weight:g}; {flops} FLOPs per image"}
 
 
 def _trained(config: TrainConfig, facts: Mapping[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from vitrine.training.console import (
     show_result,
     show_start,
 )
+from vitrine.training.distill import Distillation, refuse_other_teacher
 from vitrine.training.evaluate import Evaluation, classifier_from, evaluate_on_test
 from vitrine.training.flops import flops_per_image, flops_phases, planned_flops
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
@@ -71,6 +72,7 @@ def fit(
     began: float | None = None,
     time_from: float | None = None,
     pruning_rule: PruningRule | None = None,
+    trust: Collection[str] = (),
     claim: Claim | None = None,
 ) -> Result:
     """Train, select the best epoch on validation, test it once, and leave a run folder.
@@ -90,12 +92,14 @@ def fit(
         began: when the command began, as ``time.time()`` gives it; now if ``None``. Start-up time counts from here.
         time_from: when ``trainer.max_time`` began; ``began`` if ``None``. All trials of a sweep share it.
         pruning_rule: asked after each epoch whether to stop early; must be picklable.
+        trust: prefixes of the dotted names that a teacher may import, beside those of ``config``: ``["my_lab"]``.
         claim: the lock of ``folder``, if the caller holds it.
 
     Raises:
         ConfigError: ``config`` is invalid, or a callback cannot work; nothing has been written.
         DataError: the data is missing or damaged; nothing has been written.
-        RunError: the run folder can't be written, the initial weights can't be read, or another rank failed.
+        RunError: the run folder can't be written, the initial weights or the teacher can't be read, or another rank
+            failed.
         DiskFull: the disk is full; the run can be resumed.
         Diverged: the loss became NaN or infinite.
         Interrupted: stopped by a signal or, as ``OutOfTime``, by ``trainer.max_time``; the run can be resumed.
@@ -116,11 +120,13 @@ def fit(
             data = load_data(config, hardware, ranks)
             check_split_keys(config, data)
             check_class_names(config.loss, data.dataset.classes)
+            distillation = Distillation.prepare(config, data.dataset, trust)
+            notes = [] if distillation is None else [distillation.leakage(data)]
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
-                for note in (pretrained.other_statistics(config.data), pretrained.leakage(data)):
-                    if note and ranks.rank == 0:
-                        report(note)
+                notes += [pretrained.other_statistics(config.data), pretrained.leakage(data)]
+            for note in filter(None, notes if ranks.rank == 0 else ()):
+                report(note)
             ranks.wait_for_all()  # nothing is written before every rank has its data
             attempt = ranks.share(lambda: asdict(begin_attempt(config, folder, varies, time_from or began)))
             record, status = RunRecord(Path(attempt["path"])), attempt["status"]
@@ -140,11 +146,13 @@ def fit(
                     group=group,
                     varies=varies,
                     pretrained=pretrained,
+                    distillation=distillation,
                     pruning_rule=pruning_rule,
                     callbacks=callbacks,
                 )
                 with recorded(record, ranks, new=status == "new"):
                     if status != "new":
+                        refuse_other_teacher(record, distillation)
                         ranks.share(partial(recover, record))
                     if ranks.rank == 0 and status == "new":
                         record_origin(run, data, inherited, facts or {})
@@ -188,7 +196,9 @@ def _lead(
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
     flops = flops_per_image(config.model)
-    by_epoch = planned_flops(config, flops, record.facts.get("training_flops_phases") or [], first_epoch)
+    taught = 0 if run.distillation is None else flops_per_image(run.distillation.model)
+    phases = record.facts.get("training_flops_phases") or []
+    by_epoch = planned_flops(config, flops, phases, first_epoch, of_teacher=taught)
     facts: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
         "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
@@ -197,6 +207,8 @@ def _lead(
         "epochs": config.trainer.max_epochs,
         "steps_per_epoch": data.steps_per_epoch,
     }
+    if run.distillation is not None:
+        facts["teacher_flops_per_image"] = taught
     if config.trainer.image_schedule:
         facts["training_flops_phases"] = flops_phases(by_epoch)
     record.update(**facts)
@@ -301,7 +313,7 @@ def initial_model(run: TrainingRun, data: ImageDataModule) -> tuple[Classifier, 
     steps = data.steps
     if checkpoint is not None:
         steps = total_steps(checkpoint, config.trainer.max_epochs, data.steps_per_epoch)
-    module = Classifier(config, steps, images, class_weights=weights, model=model)
+    module = Classifier(config, steps, images, class_weights=weights, model=model, distillation=run.distillation)
     if run.hardware.precision == "64-true":  # before weights are restored or averaged, not when training begins
         module.double()
     if checkpoint is not None:

@@ -65,18 +65,23 @@ def training_flops_per_image(config: TrainConfig, forward: int) -> int:
     return 3 * trained if has_constant_features(config) else forward + 2 * trained
 
 
-def flops_by_epoch(config: TrainConfig, forward: int) -> list[int]:
-    """Return :func:`training_flops_per_image` in each epoch, which ``trainer.image_schedule`` lets differ."""
+def flops_by_epoch(config: TrainConfig, forward: int, of_teacher: int = 0) -> list[int]:
+    """Return :func:`training_flops_per_image` in each epoch, which ``trainer.image_schedule`` lets differ.
+
+    A teacher's forward pass, of ``of_teacher``, is added: training takes it.
+    """
     trainer = config.trainer
     sides = image_sides(trainer.image_schedule, trainer.max_epochs)
     flops: dict[int | None, int] = {None: training_flops_per_image(config, forward)}
     for side in sides:
         if side is not None and side not in flops:
             flops[side] = 3 * flops_per_image(replace(config.model, image_size=side), training=True)
-    return [flops[side] for side in sides]
+    return [flops[side] + of_teacher for side in sides]
 
 
-def planned_flops(config: TrainConfig, forward: int, phases: Sequence[Sequence[int]], epochs_done: int) -> list[int]:
+def planned_flops(
+    config: TrainConfig, forward: int, phases: Sequence[Sequence[int]], epochs_done: int, *, of_teacher: int = 0
+) -> list[int]:
     """Return :func:`flops_by_epoch`; epochs that are done had the images that an earlier plan gave them.
 
     Args:
@@ -84,9 +89,10 @@ def planned_flops(config: TrainConfig, forward: int, phases: Sequence[Sequence[i
         forward: FLOPs of a forward pass on an image, without patch dropout.
         phases: of the earlier plan, as :func:`flops_phases` returns them; empty without one.
         epochs_done: epochs of the earlier plan that are trained.
+        of_teacher: FLOPs of a teacher's forward pass on an image.
     """
     earlier = list(islice((flops for flops, epochs in phases for _ in range(epochs)), epochs_done))
-    return earlier + flops_by_epoch(config, forward)[len(earlier) :]
+    return earlier + flops_by_epoch(config, forward, of_teacher)[len(earlier) :]
 
 
 def flops_phases(by_epoch: Sequence[int]) -> list[list[int]]:

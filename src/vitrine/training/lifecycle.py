@@ -102,6 +102,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         "like": inherited,
         "tags": run.config.tags,
         "pretrained": None if run.pretrained is None else [run.pretrained.source, *run.pretrained.changes],
+        "teacher": None if run.distillation is None else run.distillation.facts,
     }
     run.record.write_config(to_plain(run.config))
     run.record.start(**known)

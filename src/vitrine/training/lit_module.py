@@ -24,6 +24,7 @@ from vitrine.data.image_dataset import Batch
 from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged, RunError
 from vitrine.models import VisionTransformer, build_model
+from vitrine.training.distill import Distillation
 from vitrine.training.finetune import freeze
 from vitrine.training.losses import build_loss, mean_loss
 from vitrine.training.metrics import all_labels_right, by_target
@@ -56,6 +57,7 @@ class Classifier(pl.LightningModule):
         all_ranks: whether metrics are computed over all ranks; else over this process, while other ranks wait.
         model: maps normalised images (B, C, H, W) to logits (B, num_classes); by default, a new one that the
             configuration describes.
+        distillation: the teacher, if there is one.
     """
 
     mean: Tensor
@@ -72,6 +74,7 @@ class Classifier(pl.LightningModule):
         class_weights: Tensor | None = None,
         all_ranks: bool = True,
         model: torch.nn.Module | None = None,
+        distillation: Distillation | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -79,6 +82,7 @@ class Classifier(pl.LightningModule):
         self.images_per_step = images_per_step
         self.automatic_optimization = False
         self.model = build_model(config.model) if model is None else model
+        self.distillation = distillation
         self.trained = freeze(self.model, config.finetune)
         self.train()
         self.training_criterion, self.criterion = build_loss(config.loss, class_weights, config.data.classes_per_target)
@@ -140,6 +144,8 @@ class Classifier(pl.LightningModule):
         assert isinstance(optimizer, LightningOptimizer)
         assert isinstance(schedule, LambdaLR)
         self.optimizer, self.schedule = optimizer, schedule
+        if self.distillation is not None:
+            self.distillation.teacher.to(self.mean)
         self.refuse_added_weights()
         # A resumed run may have more epochs than its checkpoint, and so another rate at this step.
         for group, lr, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
@@ -180,7 +186,10 @@ class Classifier(pl.LightningModule):
         self.optimizer.zero_grad()
         for part in range(parts):
             images, targets = batch if parts == 1 else (one[part::parts] for one in batch)
-            loss, accuracy = self.training_loss(self(images), targets)
+            logits = self(images)
+            loss, accuracy = self.training_loss(logits, targets)
+            if self.distillation is not None:
+                loss = self.distillation.loss(loss, logits, images)
             if self.device.type == "cpu" and self.trainer.world_size == 1:
                 self.check_losses([loss.item()], self.global_step + 1)
             if parts > 1:

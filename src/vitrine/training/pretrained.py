@@ -127,32 +127,8 @@ class Pretrained:
         return f"{what}: {' '.join(overrides)}" if overrides else ""
 
     def leakage(self, data: ImageDataModule) -> str:
-        """Return a warning if validation images are drawn from images that the weights may have been trained on.
-
-        It is empty if they are those that the weights were validated on, or if the weights are of no run on this data.
-
-        Args:
-            data: the images, with a fingerprint.
-        """
-        config = data.config.data
-        if self.record is None or data.train_val_split is None or not config.hold_out:
-            return ""
-        facts, stored = self.record.facts, self.record.config.get("data") or {}
-        known, now = (given or {} for given in (facts.get("data_fingerprint"), data.dataset.fingerprint))
-        root = Path(str(stored.get("root")))
-        same_root = stored.get("name") == config.name and root.resolve() == Path(config.root).resolve()
-        same_images = "train" in known and not data_changes(known, now, splits=("train",))
-        held_out = self.record.holds_out
-        same_split = held_out and facts.get("validation") == data.validation_hash
-        if same_split or not (same_root or same_images):
-            return ""
-        hint = "give the data a validation split of its own"
-        drawn = {key: stored[key] for key in SPLIT_KEYS if key in stored and stored[key] != getattr(config, key)}
-        if same_images and held_out and drawn:
-            overrides = " ".join(f"data.{key}={as_override(value)}" for key, value in drawn.items())
-            hint = f"{overrides} validates on images that it was not trained on"
-        problem = "was trained on this data: validation images may be among its training images, and val/acc too high"
-        return f"warning: model.pretrained={self.source} {problem}; {hint}"
+        """Return a warning where :func:`leakage` has one for the run that holds the weights."""
+        return "" if self.record is None else leakage(f"model.pretrained={self.source}", self.record, data)
 
     def copy_to(self, model: nn.Module) -> None:
         """Copy the weights to ``model``, which keeps its own head if they have none.
@@ -166,6 +142,37 @@ class Pretrained:
         """Return the weights, with the head of ``model`` if they have none."""
         head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
         return head | self.weights
+
+
+def leakage(name: str, record: RunRecord, data: ImageDataModule) -> str:
+    """Return a warning if validation images are drawn from images that another run may have been trained on.
+
+    It is empty if they are those that the run was validated on, or if it is none on this data.
+
+    Args:
+        name: what names the run, for the warning.
+        record: the run.
+        data: the images, with a fingerprint.
+    """
+    config = data.config.data
+    if data.train_val_split is None or not config.hold_out:
+        return ""
+    facts, stored = record.facts, record.config.get("data") or {}
+    known, now = (given or {} for given in (facts.get("data_fingerprint"), data.dataset.fingerprint))
+    root = Path(str(stored.get("root")))
+    same_root = stored.get("name") == config.name and root.resolve() == Path(config.root).resolve()
+    same_images = "train" in known and not data_changes(known, now, splits=("train",))
+    held_out = record.holds_out
+    same_split = held_out and facts.get("validation") == data.validation_hash
+    if same_split or not (same_root or same_images):
+        return ""
+    hint = "give the data a validation split of its own"
+    drawn = {key: stored[key] for key in SPLIT_KEYS if key in stored and stored[key] != getattr(config, key)}
+    if same_images and held_out and drawn:
+        overrides = " ".join(f"data.{key}={as_override(value)}" for key, value in drawn.items())
+        hint = f"{overrides} validates on images that it was not trained on"
+    problem = "was trained on this data: validation images may be among its training images, and val/acc too high"
+    return f"warning: {name} {problem}; {hint}"
 
 
 def _record(source: str) -> RunRecord | None:

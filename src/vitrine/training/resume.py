@@ -24,6 +24,7 @@ from vitrine.text import plural, printable, report
 from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
+from vitrine.training.distill import Distillation, refuse_other_teacher
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
@@ -58,7 +59,8 @@ def resume(
         began: as in ``fit``.
         time_from: as in ``fit``.
         pruning_rule: as in ``fit``.
-        trust: prefixes of the dotted names that the run may import, for runs with parts of your own: ``["my_lab"]``.
+        trust: prefixes of the dotted names that the run and its teacher may import, for runs with parts of your own:
+            ``["my_lab"]``.
         allow_changed_code: resume even if the code of these parts was edited.
         accept_changed_data: resume even if the images or classes are not those that the run began with.
         force: take the run over from a process on another machine without waiting to see whether it is alive.
@@ -99,6 +101,8 @@ def resume(
             data = load_data(config, hardware, ranks)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
+            distillation = Distillation.prepare(config, data.dataset, trust)
+            refuse_other_teacher(record, distillation)
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
             if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned, data.steps_per_epoch)):
                 report(note)
@@ -113,6 +117,7 @@ def resume(
                 group=record.facts.get("group"),
                 varies=record.facts.get("varies") or "",
                 pretrained=pretrained,
+                distillation=distillation,
                 pruning_rule=pruning_rule,
             )
             with recorded(record, ranks):

@@ -12,6 +12,7 @@ from vitrine.distributed.hardware import Hardware
 from vitrine.durations import duration_seconds
 from vitrine.runs import RunRecord
 from vitrine.training.callbacks import PruningRule
+from vitrine.training.distill import Distillation
 from vitrine.training.pretrained import Pretrained
 
 
@@ -43,6 +44,7 @@ class TrainingRun:
         group: name of the sweep, for trackers.
         varies: the overrides in which the run differs from others of its sweep.
         pretrained: initial weights, if the run starts from published ones and not from its own checkpoint.
+        distillation: the teacher, if there is one.
         pruning_rule: asked after each epoch whether to stop early.
         callbacks: Lightning callbacks of the caller.
     """
@@ -56,6 +58,7 @@ class TrainingRun:
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
+    distillation: Distillation | None = None
     pruning_rule: PruningRule | None = None
     callbacks: Sequence[Callback] = ()
 

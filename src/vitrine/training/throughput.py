@@ -26,8 +26,8 @@ class StepStatistics:
         images_per_second: by the median step, over all ranks.
         images_per_second_slow: by a step that only 5 % of the steps are slower than.
         data_share: share of the time spent waiting for batches, augmentation included, in [0, 1].
-        flops_per_second: model FLOP/s, forward and backward, by the median step; the optimiser's and augmentation's
-            operations do not count.
+        flops_per_second: model FLOP/s, forward and backward and a teacher's forward, by the median step; the
+            optimiser's and augmentation's operations do not count.
         mfu_measured: share of :attr:`PeakFlops.matmul`.
         mfu_datasheet: model FLOP/s utilisation (arXiv:2204.02311, appendix B): share of :attr:`PeakFlops.datasheet`.
         matmul_flops_per_second, datasheet_flops_per_second: the peaks themselves.
