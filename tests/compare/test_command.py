@@ -132,7 +132,7 @@ def test_markdown_has_findings_and_latex_is_the_table_alone(compare, sweep, monk
 
 
 def test_csv_goes_to_a_file_beside_the_table_or_to_stdout_in_its_place(compare, sweep, tmp_path):
-    (tmp_path / "table.csv").write_text("of yesterday")
+    (tmp_path / "table.csv").write_text("position,metric,seeds,runs,mean,low,high\n")  # of an earlier version
     code, printed, stderr = compare("sweep", "--csv", "table.csv")
     assert (code, stderr) == (0, "written to table.csv\n")
     assert printed.startswith("position  n  test accuracy (%)")
@@ -177,6 +177,14 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         for options in (("--html",), ("--html", "page.html", "--csv")):
             code, _, stderr = compare("sweep", *options, path)
             assert (code, stderr) == (2, f"vitrine: cannot write {path}: {problem}\n")
+    for option, name, kind in (("--html", "a.html", "page"), ("--csv", "a.csv", "table")):
+        (tmp_path / name).write_text("<!doctype html>\n<p>mine, not vitrine's")
+        code, _, stderr = compare("sweep", option, name)
+        problem = f"it exists and is not a {kind} of vitrine's; choose another file"
+        assert (code, stderr) == (2, f"vitrine: cannot write {name}: {problem}\n")
+        code, _, stderr = compare("sweep", option, "run.json")
+        assert (code, stderr) == (2, f"vitrine: cannot write run.json: its name must end in {name[1:]}\n")
+        assert (tmp_path / name).read_text() == "<!doctype html>\n<p>mine, not vitrine's"
     assert not (sweep / "looks.json").exists(), "nothing was seen"
     assert not (tmp_path / "page.html").exists()
 

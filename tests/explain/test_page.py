@@ -471,6 +471,7 @@ def test_figures_do_not_leave_the_run_through_a_link(record, tmp_path, monkeypat
         (["run", "--figures", "pdf,gif"], 2, "'gif' is not one of png, pdf, svg"),
         (["run", "--to", "."], 1, "cannot write .: it is a folder"),
         (["run", "--to", "x" * 300], 1, "cannot write x+: File name too long"),
+        (["run", "--to", "run/checkpoints/best.ckpt"], 1, r"cannot write \S+: its name must end in \.html"),
         (["run", "--to", "gone/x.html"], 1, "cannot write gone/x.html: .*gone is not a folder"),
     ],
 )

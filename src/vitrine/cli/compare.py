@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from vitrine.compare.across import compare_across
         from vitrine.compare.comparison import compare
         from vitrine.compare.looks import record_look
-        from vitrine.inference.html_page import check_target
+        from vitrine.compare.table_csv import check_table
+        from vitrine.inference.html_page import check_page
 
         results = _load(options)
         how = {
@@ -98,9 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "accept_changed_data": options.accept_changed_data,
             "fixed_images": options.fixed_images,
         }
-        for file in (options.html, options.csv):
-            if file not in (None, STDOUT):
-                check_target(file)
+        if options.html is not None:
+            check_page(options.html)
+        if options.csv not in (None, STDOUT):
+            check_table(options.csv)
         if options.across:
             across = compare_across(results, options.across, **how)
             for found in across.comparisons.values():

@@ -17,6 +17,12 @@ from vitrine.inference.html_page import check_target
 from vitrine.text import printable, without_formula
 
 MEMORY = ("peak_memory", "peak_gpu_memory")  # bytes, the largest of the row's runs
+MARK = b",metric,seeds,runs,mean,"  # in the heading since the first version
+
+
+def check_table(path: Path) -> None:
+    """Raise RunError for a file that cannot be written, is not named as CSV, or exists and holds no such table."""
+    check_target(path, (".csv",), "table", MARK)
 
 
 def write_csv(compared: Comparison | AcrossComparison, path: Path) -> None:
@@ -25,7 +31,7 @@ def write_csv(compared: Comparison | AcrossComparison, path: Path) -> None:
     Raises:
         RunError: the file cannot be written.
     """
-    check_target(path)
+    check_table(path)
     try:
         write_text(path, csv_text(compared))
     except OSError as error:

@@ -18,7 +18,7 @@ from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
 from vitrine.files import refuse_link_out, write_text
-from vitrine.inference.html_page import check_target, script_json, templates_in
+from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.text import plural, short_number
@@ -69,7 +69,7 @@ def write_run_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / "report.html"
-    check_target(path)
+    check_page(path)
     figures = path.parent / "figures"
     if formats:
         refuse_link_out(figures, record.path)

@@ -588,6 +588,7 @@ def test_a_file_system_that_takes_no_more_is_reported_and_nothing_is_left(tmp_pa
     ("to", "problem"),
     [
         ("nowhere/page.html", "is not a folder"),
+        ("best.ckpt", "its name must end in .html"),
         (".", "it is a folder; name a"),
         ("x" * 300, r"cannot write \S+: File name too long"),
     ],

@@ -15,7 +15,7 @@ from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.table_formats import cells, headings, split_command
 from vitrine.errors import RunError
 from vitrine.files import write_text
-from vitrine.inference.html_page import check_target, script_json, templates_in
+from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.text import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -49,7 +49,7 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
     Raises:
         RunError: the file cannot be written.
     """
-    check_target(path)
+    check_page(path)
     try:
         page = render(compared, sources).encode(errors="backslashreplace").decode()  # a name need not be valid text
         write_text(path, page)

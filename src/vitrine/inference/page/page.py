@@ -24,7 +24,7 @@ from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.files import write_text
 from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
-from vitrine.inference.html_page import check_target, script_json, templates_in
+from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.inference.run_data import test_images
@@ -100,7 +100,7 @@ def write_page(
     """
     record = RunRecord.open(folder)
     path = to or record.path / named_for(target, "page.html")
-    check_target(path)
+    check_page(path)
     _check(record)
     run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run, data_root)
