@@ -139,6 +139,8 @@ def test_what_excludes_each_other_in_a_search_is_reported(refusal):
         refused = refusal(*TPE, lr, f"sweep.{of_decisions}")
         assert f"sweep.{of_decisions}\n      applies to decisions only" in refused
         assert ("did you mean sweep.metrics=[val/loss]?" in refused) == ("metric" in of_decisions)
+    points = "sweep.difference=1\n      must be below 1, as the metric is in [0, 1]: 0.01 is one point"
+    assert points in refusal("sweep=decide", "position=learned,none", "sweep.difference=1")
     assert "or search it: sweep.sampler=tpe" in refusal(lr)
     assert "must divide the image size" in refusal(*TPE, lr, "patch=7")
     assert "must divide the image size" in refusal(*TPE, "patch=7,14")

@@ -155,6 +155,7 @@ def test_each_mistake_has_one_clear_message(compare, sweep, tmp_path, write_run)
         "sweep --metric test/accc": "no run has the metric test/accc; available: best_epoch, ",
         "sweep --by colour": "do not differ in colour; they differ in position",
         "sweep --baseline rops": "no row is called rops; rows: learned; rope; none; did you mean rope?",
+        "sweep --difference 1": "a difference of 1 in test accuracy must be below 1, as the metric is in [0, 1]",
         "sweep --group a": "--group needs wandb:ENTITY/PROJECT",
         "data=digits": "give a folder with runs, too",
         "wandb:someone/project data=digits": "data=digits selects runs on disk",

@@ -15,6 +15,7 @@ from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
 from vitrine.compare.statistics import difference, largest_spread, seeds_needed
 from vitrine.compare.table_formats import cells
+from vitrine.config.metrics import difference_problem
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 
@@ -796,6 +797,10 @@ def test_a_metric_has_its_own_unit_and_direction_whatever_it_is_of():
         "test/ece/acc",
     ]
     assert all(Metric(name).lower_is_better for name in lower)
+    for name in ("val/acc", "test/acc/above5", "test/auroc", "test/ece", "test/class_ap/dog"):
+        assert difference_problem(name, 1)
+        assert not difference_problem(name, 0.99)
+    assert not any(difference_problem(name, 1) for name in ("test/loss", "train_seconds", "val/depth_error"))
 
 
 def test_trials_of_one_second_are_in_the_order_of_the_sweep(tmp_path, write_run):

@@ -22,6 +22,7 @@ from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.spelling import spelled_values
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
+from vitrine.config.metrics import difference_problem
 from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
 from vitrine.errors import ConfigError, Fault
 from vitrine.text import listed, nearest
@@ -179,6 +180,8 @@ def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict
 def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     """Return the faults in the settings of a search, whatever its values are."""
     found = [*faults(sweep, "sweep."), *_idle_keys(sweep)]
+    if sweep.difference is not None and (problem := difference_problem(sweep.metric, sweep.difference)):
+        found.append(Fault("sweep.difference", f"{sweep.difference:g}", problem))
     if sweep.sampler is None:
         return found
     found += _metric_faults(sweep)

@@ -18,6 +18,7 @@ from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_mean import mean_of
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table, tabulate
+from vitrine.config.metrics import difference_problem
 from vitrine.errors import RunError
 from vitrine.text import listed, plural
 
@@ -111,14 +112,14 @@ def compare(
             started first; of trials started in the same second, the one that the sweep lists first.
         target: validation accuracy in (0, 1] for the time to reach it.
         difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
-            metric's unit.
+            metric's unit: below 1 for a metric in [0, 1].
         fixed_images: the test images are all that matter; otherwise they are a sample, like seeds, where predictions
             are stored.
         accept_changed_data: compare runs whose metric was measured on different images, with a caveat.
 
     Raises:
-        RunError: no run is finished, there is no common metric, no such column or baseline, or the runs were evaluated
-            on different images.
+        RunError: no run is finished, there is no common metric, no such column, baseline or difference, or the runs
+            were evaluated on different images.
     """
     predictions, damaged = _load_predictions(results.runs)
     results = RunResults([run for run in results.runs if run.name not in dict(damaged)], [*results.damaged, *damaged])
@@ -128,6 +129,8 @@ def compare(
         raise RunError(_nothing_finished(results))
     decision = SweepDecision.of(finished)
     chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
+    if difference_of_interest is not None and (problem := difference_problem(chosen.name, difference_of_interest)):
+        raise RunError(f"a difference of {difference_of_interest:g} in {chosen.title} {problem}")
     diverged = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
     finished = [run for run in finished if run not in diverged]
     if not finished:

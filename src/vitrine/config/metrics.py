@@ -50,6 +50,13 @@ def is_of_a_class(name: str) -> bool:
     return kind_of(name) in OF_CLASSES and name.count("/") > 1
 
 
+def difference_problem(name: str, difference: float) -> str:
+    """Return why no two values of a metric differ by ``difference``; empty if they can."""
+    kind = kind_of(name)
+    is_share = kind.endswith("acc") or kind in (*EXTRA, *OF_CLASSES)
+    return "must be below 1, as the metric is in [0, 1]: 0.01 is one point" if is_share and difference >= 1 else ""
+
+
 def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[str]:
     """Return the metrics of each class: ``cat 0.95 (0.91 to 0.98)``, or its average precision.
 
