@@ -1,6 +1,7 @@
 import math
 from copy import deepcopy
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -41,6 +42,27 @@ def change(default):
         return found
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("trainer.epochs", 1, Fault("trainer.epochs", "", "there is no such key", "trainer.max_epochs")),
+        ("model.dept", 3, Fault("model.dept", "", "there is no such key", "model.depth")),
+        ("lr", 0.01, Fault("lr", "", "there is no such key", "optimizer.lr")),
+        ("max_epochs", 1, Fault("max_epochs", "", "there is no such key", "trainer.max_epochs")),
+        ("augment", "strong", Fault("augment", "strong", "is a section; its keys", "compose(['augment=strong'])")),
+        ("model", "vit_tiny", Fault("model", "vit_tiny", "is a section; its keys", "compose(['model=vit_tiny'])")),
+        ("trainer", None, Fault("trainer", "null", "is a section; its keys")),
+        ("callbacks.early_stopping", True, Fault("callbacks.early_stopping", "true", "is a section; its keys")),
+    ],
+)
+def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, key, value, fault):
+    config = deepcopy(default)
+    *sections, leaf = key.split(".")
+    setattr(reduce(getattr, sections, config), leaf, value)
+    (found,) = train_faults(config)
+    assert replace(found, problem=found.problem.partition(" are ")[0]) == fault
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.overrides import converted, section_problem, type_name, unknown_key
-from vitrine.config.keys import hints, keys, owner, without_none
+from vitrine.command.overrides import converted, type_name, unknown_key
+from vitrine.config.keys import hints, keys, owner, section_problem, without_none
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 

@@ -25,14 +25,24 @@ from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
 from vitrine.command.sources import sources
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
-from vitrine.config.keys import defaults, hints, is_size_field, keys, keys_where, kind, owner, without_none, word_of
+from vitrine.config.keys import (
+    defaults,
+    hints,
+    is_size_field,
+    keys,
+    keys_where,
+    kind,
+    owner,
+    section_problem,
+    without_none,
+    word_of,
+)
 from vitrine.config.predict import PredictConfig
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.size import is_size, plain_size
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, contains_secret, is_secret_name, redact
-from vitrine.text import listed
 
 _HYDRA = ("hydra", "hydra/")
 PATH_KEYS = {key for schema in (TrainCommand, EvalConfig, PredictConfig) for key in keys_where(schema, path=True)}
@@ -237,11 +247,6 @@ def _faults_of_value(name: str, value: Any, schema: type, known: list[str], *, a
             yield not_a_number(name, value, word)
         else:
             yield Fault(name, str(value), f"must be {type_name(hints(section)[leaf])}")
-
-
-def section_problem(name: str, section: Any) -> str:
-    """Return what is wrong with a single value for a whole section."""
-    return f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(section)])}"
 
 
 def converted(section: type, leaf: str, value: Any) -> Any:

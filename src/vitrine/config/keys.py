@@ -14,6 +14,8 @@ from typing import Any
 import omegaconf
 
 from vitrine.config.fields import KeyFacts
+from vitrine.errors import Fault
+from vitrine.text import as_override, listed, nearest
 
 
 @cache
@@ -76,6 +78,34 @@ def defaults(schema: type) -> dict[str, Any]:
         elif field.default not in (dataclasses.MISSING, omegaconf.MISSING):
             found[key] = field.default
     return found
+
+
+def section_problem(name: str, section: Any) -> str:
+    """Return what is wrong with a single value for a whole section."""
+    return f"is a section; its keys are {listed([f'{name}.{field.name}' for field in dataclasses.fields(section)])}"
+
+
+def structure_faults(config: Any, prefix: str = "", root: Any = None) -> Iterator[Fault]:
+    """Yield a fault for each attribute that is no key, and for each section that is none, as set in Python.
+
+    Args:
+        config: the configuration, or a section of it.
+        prefix: leads to the section, as ``trainer.``.
+        root: the schema of the whole; ``None`` is that of ``config``.
+    """
+    schema: Any = type(config)
+    known, root = hints(schema), root or schema
+    for name, value in vars(config).items():
+        key, section = f"{prefix}{name}", without_none(known.get(name))
+        if name not in known:
+            near, anywhere = nearest(name, known), {found.rpartition(".")[2]: found for found in keys(root)}
+            near = f"{prefix}{near}" if near else anywhere.get(nearest(name, anywhere), "")
+            yield Fault(key, "", "there is no such key", near)
+        elif dataclasses.is_dataclass(section) and type(value) is section:
+            yield from structure_faults(value, f"{key}.", root)
+        elif dataclasses.is_dataclass(section) and (value is not None or section is known[name]):
+            near = f"compose(['{key}={value}'])" if isinstance(value, str) else ""
+            yield Fault(key, as_override(value), section_problem(key, section), near)
 
 
 def value_at(config: Any, key: str) -> Any:

@@ -13,7 +13,7 @@ from vitrine.config.fields import faults
 from vitrine.config.finetune import finetune_faults
 from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
-from vitrine.config.keys import key_facts, keys, sections_where, value_at
+from vitrine.config.keys import key_facts, keys, sections_where, structure_faults, value_at
 from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
@@ -48,6 +48,8 @@ def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[
 
     Values in sections that are those of ``sound``, a configuration without faults, are only checked against others.
     """
+    if sound is None and (misplaced := list(structure_faults(config))):
+        return misplaced
     sections = {} if sound is None else {name: part for name, part in vars(sound).items() if is_dataclass(part)}
     known: dict[str, Any] = dict.fromkeys(
         name for name, section in sections.items() if getattr(config, name) is section
