@@ -6,7 +6,7 @@ from vitrine.command.sources import Sources, composing
 from vitrine.config.keys import keys
 from vitrine.config.schema import EvalConfig, TrainConfig
 from vitrine.config.sweep import TrainCommand
-from vitrine.errors import Fault
+from vitrine.errors import ConfigError, Fault
 
 MODELS = "the choices are vit_base, vit_nano, vit_small, vit_tiny"
 
@@ -362,6 +362,13 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
         ("data.root='~/b'", "data.root='~/b'"),
         ("run=[~/a,b]", "run=['/home/me/a','b']"),
         ("optimizer.lr=1e-3", "optimizer.lr=1e-3"),
+        ("name=Anna Müller", "name='Anna Müller'"),
+        ("tags=[a, größe ,'ö, b']", "tags=[a,'größe','ö, b']"),
+        ("data.group=choice(Größe,写真)", "data.group=choice('Größe','写真')"),
+        ("name=${data.name}_ü", "name=${data.name}_ü"),
+        ("loss.class_weights={Hündin: 5}", "loss.class_weights='{Hündin: 5}'"),
+        ("loss.class_weights={'άλογο': 5},null", r"loss.class_weights='{\'άλογο\': 5}',null"),
+        ("loss.class_weights='{Hündin: 5}'", "loss.class_weights='{Hündin: 5}'"),
     ],
 )
 def test_quotes_that_nobody_types_are_added(typed, quoted, monkeypatch):
@@ -374,6 +381,15 @@ def test_a_path_is_read_as_typed_whichever_characters_it_has(compose):
     for path in [*paths, "bilder/käfer", "写真"]:
         assert OverridesParser.create().parse_override(*quote([f"data.root={path}"])).value() == path
     assert compose("data=mnist", "data.root=bilder/käfer & co").data.root == "bilder/käfer & co"
+
+
+def test_a_class_whose_name_has_an_umlaut_can_be_given_a_weight(compose):
+    for given in ("{Hündin: 5, no: 0.5}", "{'Hündin': 5, \"no\": 0.5}"):
+        config = compose(f"loss.class_weights={given}", "name=Müller", "tags=[größe]")
+        assert config.loss.class_weights == {"Hündin": 5, "no": 0.5}
+        assert (config.name, config.tags) == ("Müller", ["größe"])
+    with pytest.raises(ConfigError, match="must be a number > 0"):
+        compose("loss.class_weights={Hündin: viel}")
 
 
 def test_a_path_with_commas_is_one_path_if_it_exists(tmp_path, monkeypatch):

@@ -109,9 +109,9 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
 def quote(arguments: Iterable[str]) -> list[str]:
     """Return overrides with quotes and brackets where Hydra's grammar needs them and a user does not type them.
 
-    Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), and paths with spaces,
-    letters outside ASCII or other characters that the grammar does not allow in a bare value. A leading ``~`` of a path
-    becomes the home directory, as shells expand it only at the start of a word.
+    Numbers that choose from a group (``patch=2``), a single value of a list (``tags=night``), paths with spaces or
+    other characters that the grammar does not allow in a bare value, and words with letters outside ASCII. A leading
+    ``~`` of a path becomes the home directory, as shells expand it only at the start of a word.
     """
     groups = sources().groups
 
@@ -126,9 +126,25 @@ def quote(arguments: Iterable[str]) -> list[str]:
             return f"{name}={_quoted_path(value)}"
         if key in _list_keys() and value not in ("", "null") and not re.search(r"[\[\](){},'\"$\\]", value):
             return f"{name}=['{value}']"
-        return override
+        return f"{name}={_quoted_words(key, value)}" if not value.isascii() else override
 
     return [quoted(override) for override in arguments]
+
+
+def _quoted_words(key: str, value: str) -> str:
+    """Return a value with quotes around bare words with letters outside ASCII.
+
+    Names in a mapping cannot have quotes: that of classes and their weights has them as a whole (config/loss.py).
+    """
+    if "\\" in value or "${" in value:
+        return value
+    if key == "loss.class_weights":
+        return re.sub(r"(?<!['\"]){[^{}]*}", lambda found: "'" + found[0].replace("'", "\\'") + "'", value)
+    if "{" in value:
+        return value
+    word = r"[^,()\[\]'\"]*"
+    quoted_or_bare = rf"""'[^']*'|"[^"]*"|({word}[^\x00-\x7f]{word})"""
+    return re.sub(quoted_or_bare, lambda found: f"'{found[1].strip()}'" if found[1] else found[0], value)
 
 
 def _quoted_path(value: str) -> str:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from vitrine.config.fields import number, part, part_options
+from vitrine.config.fields import as_float, number, part, part_options
 from vitrine.config.parts import Interface
 from vitrine.errors import Fault
 from vitrine.text import as_override, nearest, plural
@@ -35,6 +35,12 @@ class LossConfig:
     gamma: float | None = number(None, ge=0, le=100)
     class_weights: Any = None
     class_weights_beta: float = number(0.999, ge=0, lt=1)
+
+    def __post_init__(self) -> None:
+        given = self.class_weights
+        if isinstance(given, str) and given[:1] + given[-1:] == "{}":  # with names that Hydra's grammar cannot read
+            pairs = [pair.rpartition(":") for pair in given[1:-1].split(",")]
+            self.class_weights = {name.strip(" '\""): as_float(weight.strip()) for name, _, weight in pairs}
 
 
 def class_weight_fault(given: object, classes: int) -> Fault | None:
