@@ -46,6 +46,8 @@ def test_many_classes_are_described_by_their_range(smallest, is_uneven):
 def test_of_classes_of_about_one_size_the_range_is_all(names):
     counts = [150, *[100] * (len(names) - 1)]
     assert described(split(*counts), split(*counts), None, names=names) == "100 to 150 images each in train"
+    assert described(split(*[5] * len(names)), split(*counts), None, names=names) == "5 images each in train"
+    assert described(split(*[1] * len(names)), split(*counts), None, names=names) == "1 image each in train"
     assert "accuracy of always" in described(split(151, *counts[1:]), split(*counts), None, names=names)
 
 

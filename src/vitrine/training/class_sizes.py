@@ -1,6 +1,7 @@
 """How many training images each class has, and the accuracy of always answering the class that has the most."""
 
 from vitrine.data.datamodule import ImageDataModule
+from vitrine.text import plural
 
 MAX_LISTED = 12  # classes that are listed one by one
 EVEN = 1.5  # times as many training images in one class as in another: there is nothing to list
@@ -19,7 +20,8 @@ def class_sizes(data: ImageDataModule) -> str:
     if len(names) <= MAX_LISTED and not is_even:
         text = ", ".join(f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)) + " in train"
     else:
-        text = f"{min(counts):,} to {max(counts):,} images each in train"
+        least = f"{min(counts):,} to " if min(counts) < max(counts) else ""
+        text = f"{least}{plural(max(counts), 'image')} each in train"
     if config.data.multi_label or is_even:
         return text
     always: dict[str, list[str]] = {}
