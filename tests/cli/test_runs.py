@@ -305,6 +305,8 @@ def test_a_mistake_gets_one_clear_message(command, arguments, expected):
         ("val/acc=<0.2", "val/acc=<0.2: =< is not one of =, >, >=, <, <=; did you mean <=?"),
         ("status!=finished", "status!=finished: != is not one of =, >, >=, <, <="),
         ("val/acc>nan", "val/acc>nan needs a number after >"),
+        ("val/acc>90", "val/acc>90: val/acc is in [0, 1]; did you mean val/acc>0.9?"),
+        ("val/acc>=97.5", "val/acc>=97.5: val/acc is in [0, 1]; did you mean val/acc>=0.975?"),
     ],
 )
 def test_a_filter_with_another_operator_is_refused(tmp_path, capsys, given, expected):

@@ -50,11 +50,16 @@ def is_of_a_class(name: str) -> bool:
     return kind_of(name) in OF_CLASSES and name.count("/") > 1
 
 
+def is_share(name: str) -> bool:
+    """Whether a metric in metrics.json is in [0, 1]."""
+    kind = kind_of(name)
+    return kind.endswith("acc") or kind in (*EXTRA, *OF_CLASSES)
+
+
 def difference_problem(name: str, difference: float) -> str:
     """Return why no two values of a metric differ by ``difference``; empty if they can."""
-    kind = kind_of(name)
-    is_share = kind.endswith("acc") or kind in (*EXTRA, *OF_CLASSES)
-    return "must be below 1, as the metric is in [0, 1]: 0.01 is one point" if is_share and difference >= 1 else ""
+    is_none = is_share(name) and difference >= 1
+    return "must be below 1, as the metric is in [0, 1]: 0.01 is one point" if is_none else ""
 
 
 def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[str]:

@@ -136,13 +136,19 @@ class RunList:
         """Return the runs whose value in ``column`` is a number and ``sign`` (>, >=, <, <=) ``number``.
 
         Raises:
-            RunError: there is no such column, or ``number`` is none.
+            RunError: there is no such column, or ``number`` is none, or beyond 1 for a metric in [0, 1].
         """
         name, bound = self.column(column), math.nan
         with suppress(ValueError):
             bound = float(number)
         if math.isnan(bound):
             raise RunError(f"{column}{sign}{number} needs a number after {sign}")
+        if bound > 1 and "/" in name:
+            from vitrine.config.metrics import is_share  # imports OmegaConf, which other lists do not need
+
+            if is_share(name):
+                hint = did_you_mean(f"{column}{sign}{bound / 100:g}" if bound <= 100 else "")
+                raise RunError(f"{column}{sign}{number}: {name} is in [0, 1]{hint}")
         values = ((run, run.value(name)) for run in self.entries)
         found = [run for run, value in values if _is_finite(value) and COMPARISONS[sign](value, bound)]
         return RunList(found, self.unreadable)
