@@ -1,8 +1,11 @@
+import errno
 import json
+import os
 import shlex
 from dataclasses import replace
 
 import pytest
+from filelock import FileLock
 from helpers.deciding import THREE, decide
 from helpers.searching import TWO, run, search, train
 from helpers.user_parts import enter_lab
@@ -210,6 +213,20 @@ def test_a_search_over_different_validation_splits_warns_of_its_best(tmp_path, c
         RunRecord(trial.folder).update(validation=str(number))
     print_search(one)
     assert "1 of 2 trials were validated on other images" in capsys.readouterr().err
+
+
+def test_the_sweep_of_another_user_is_named_with_what_starts_an_own_one(tmp_path, monkeypatch):
+    sweep = grid(tmp_path, "seed=0,1")
+    sweep.write([TrialResult("new")] * 2, {})
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    def refuse(lock):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), lock.lock_file)
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    hint = "sweep.name=NAME or paths.output_dir=DIR starts a sweep of your own"
+    with pytest.raises(RunError, match=rf"denied; {sweep.folder} belongs to {sweep.folder.owner()}: {hint}$"):
+        sweep.write([TrialResult("new")] * 2, {})
 
 
 @pytest.mark.parametrize("name", ["jobs", "locks", "logs", "logs/trial.txt", "study.journal"])
