@@ -280,6 +280,13 @@ def test_interpolations_of_paths_are_resolved_whatever_else_varies(tmp_path, mon
     assert {config.paths.output_dir for config in varied} == {f"{tmp_path}/1"}
 
 
+def test_only_a_training_needs_a_folder_to_write_to():
+    nowhere = ["model=vit_nano", "paths.output_dir=/proc/runs"]
+    assert vitrine.compose(nowhere).paths.output_dir == "/proc/runs"  # to look at a model, as summary does
+    with pytest.raises(ConfigError, match=r"paths.output_dir=/proc/runs\s+cannot write to"):
+        points("train", nowhere, multirun=False)
+
+
 def test_one_choice_at_a_time_with_every_seed_and_data_set():
     given = ["sweep=ablation", "model=vit_nano", "data=digits,mnist", "position=learned,rope,none", "seed=0,1"]
     found = [point.varies for point in points("train", [*given, "patch=2,4", "data.image_size=28"], multirun=True)]

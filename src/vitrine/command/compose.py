@@ -33,6 +33,8 @@ __all__ += ["launcher", "points"]
 def compose(overrides: Sequence[str] = (), *, config_dir: str | Path | None = None) -> TrainConfig:
     """Return the configuration that ``train.py`` trains with ``overrides``: ``compose(["model=vit_nano"])``.
 
+    Whether runs can be written to ``paths.output_dir`` is left to :func:`vitrine.fit`.
+
     Args:
         overrides: as typed after ``train.py``.
         config_dir: folder with configuration files of your own, as ``--config-dir``.
@@ -44,15 +46,18 @@ def compose(overrides: Sequence[str] = (), *, config_dir: str | Path | None = No
         near = f"compose({overrides.split()})" if isinstance(overrides, str) else ""
         raise ConfigError([Fault("overrides", str(overrides), "must be a list of strings", near)])
     with composing(Sources.choose(config_dir) if config_dir is not None else None):
-        (point,) = points("train", list(overrides), multirun=False)
+        (point,) = points("train", list(overrides), multirun=False, check_output=False)
     config: TrainConfig = point.config.run
     return config
 
 
-def points(command: str, arguments: list[str], *, multirun: bool, check_devices: bool = True) -> list[Point]:
+def points(
+    command: str, arguments: list[str], *, multirun: bool, check_devices: bool = True, check_output: bool = True
+) -> list[Point]:
     """Return the runs that the overrides ``arguments`` of ``train`` or ``eval`` ask for, all checked.
 
-    ``check_devices`` is whether the GPUs that they ask for must be there.
+    ``check_devices`` is whether the GPUs that they ask for must be there, ``check_output`` whether training must be
+    able to write to ``paths.output_dir``.
 
     Raises:
         ConfigError: with the faults of all runs.
@@ -61,7 +66,7 @@ def points(command: str, arguments: list[str], *, multirun: bool, check_devices:
         sound, found = check_overrides(quote(arguments), SCHEMAS[command], loader)
         refused = {fault.key.partition("=")[0] for fault in found}
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
-        composer = Composer(command, loader)
+        composer = Composer(command, loader, check_output=check_output)
         if command == "train" and sources().mention_hydra:  # else there is nothing to compose
             found += _unused_settings(composer, fixed_overrides(overrides))
         count = len(found)

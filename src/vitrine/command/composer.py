@@ -63,10 +63,10 @@ class Composer:
     """Composes configurations of one command that share most of their overrides.
 
     Hydra spends its time on parsing overrides and on choosing files. So each override is parsed once, each choice of
-    files is composed once, and other values are set in copies.
+    files is composed once, and other values are set in copies. ``check_output`` is whether runs are to be written.
     """
 
-    def __init__(self, command: str, loader: ConfigLoader) -> None:
+    def __init__(self, command: str, loader: ConfigLoader, *, check_output: bool = True) -> None:
         self.command = command
         self.schema = SCHEMAS[command]
         self.loader = loader
@@ -78,7 +78,7 @@ class Composer:
         self._independent: dict[tuple[str, ...], frozenset[str]] = {}  # the independent overrides, by shape
         self._siblings: dict[tuple[str, ...], tuple[Any, bool]] = {}  # by what they share: one, and if it is sound
         self._count = cache(count_classes)  # once for all trials of a multirun
-        self._check_writable = cache(lambda folder: check_writable(Path(folder)))
+        self._check_writable = cache(lambda folder: check_writable(Path(folder)) if check_output else None)
 
     def composed(self, overrides: Sequence[str]) -> tuple[DictConfig, list[Fault]]:
         """Return what would be run with ``overrides``, its limits not checked, and the faults of composition.
