@@ -77,6 +77,8 @@ def read_json(path: Path) -> Any:
     """
     try:
         values = json.loads(read_bytes(path, MAX_JSON).decode())
+    except json.JSONDecodeError:
+        raise ValueError("it is not JSON") from None
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     check_nesting(values)

@@ -160,6 +160,17 @@ def test_a_damaged_record_is_a_run_error(record, text):
         RunRecord.open(record.path)
 
 
+def test_a_deleted_run_is_called_that_and_no_error_names_a_path_twice(record):
+    (record.path / "checkpoints").rmdir()
+    (record.path / "run.json").unlink()
+    with pytest.raises(RunError, match=rf"^cannot read {record.path}/run.json: No such file or directory$"):
+        _ = record.facts
+    record.path.rmdir()
+    for read in ("facts", "config"):
+        with pytest.raises(RunError, match=rf"^{record.path} has been deleted$"):
+            getattr(record, read)
+
+
 # --- facts, status, config, metrics ------------------------------------------------------------------------------
 
 

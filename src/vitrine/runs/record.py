@@ -186,7 +186,7 @@ class RunRecord:
         try:
             values = read_yaml(self.path / "config.yaml")
         except (OSError, ValueError) as error:
-            raise RunError(f"cannot read {self.path / 'config.yaml'}: {first_line(error)}") from None
+            raise self._unread("config.yaml", error) from None
         if not isinstance(values, dict):
             raise RunError(f"{self.path / 'config.yaml'} does not hold a configuration")
         return values
@@ -257,9 +257,8 @@ class RunRecord:
         Raises:
             RunError: the file is damaged, larger than the limits, or cannot be read.
         """
-        path = self.path / "metrics.csv"
         try:
-            text = read_bytes(path, MAX_HISTORY).decode()
+            text = read_bytes(self.path / "metrics.csv", MAX_HISTORY).decode()
             if text.count("\n") > MAX_VALUES:
                 raise ValueError(f"it has more than {MAX_VALUES:,} lines")
             rows = csv.reader(text.split("\n")[:-1])  # an incomplete last line may lack digits, too
@@ -277,7 +276,7 @@ class RunRecord:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, csv.Error) as error:
-            raise RunError(f"cannot read {path}: {first_line(error)}") from None
+            raise self._unread("metrics.csv", error) from None
 
     def update(self, **facts: Any) -> None:
         """Set facts in run.json, keeping the others."""
@@ -352,14 +351,20 @@ class RunRecord:
             self.claim.check()
 
     def _json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
         try:
-            values = read_json(path)
+            values = read_json(self.path / name)
         except (OSError, ValueError) as error:
-            raise RunError(f"cannot read {path}: {first_line(error)}") from None
+            raise self._unread(name, error) from None
         if not isinstance(values, dict):
-            raise RunError(f"{path} does not hold a JSON object")
+            raise RunError(f"{self.path / name} does not hold a JSON object")
         return values
+
+    def _unread(self, name: str, error: Exception) -> RunError:
+        """What to raise where a file of the folder cannot be read."""
+        if isinstance(error, FileNotFoundError) and not self.path.is_dir():
+            return RunError(f"{self.path} has been deleted")
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+        return RunError(f"cannot read {self.path / name}: {problem}")
 
 
 class _WithoutAliases(yaml.SafeDumper):  # type: ignore[misc]
