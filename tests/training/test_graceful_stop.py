@@ -12,9 +12,13 @@ SIZES = {"train": 1000, "val": 100, "test": 300}
 class Clock:
     def __init__(self):
         self.now = 1000.0
+        self.asleep = 0.0  # of the time until now
 
     def time(self):
         return self.now
+
+    def monotonic(self):
+        return self.now - self.asleep
 
 
 @pytest.fixture
@@ -69,6 +73,14 @@ def test_the_first_epoch_end_is_estimated_from_training_speed(clock):
     assert not limit.over()
     clock.now += 0.1  # 22 s: a step of 2 and an end of 20
     assert limit.over()
+
+
+def test_a_step_in_which_the_computer_sleeps_is_not_a_long_one(clock):
+    limit = left(clock, 7200)
+    steps(limit, clock, 0, 1)
+    clock.now, clock.asleep = clock.now + 3601, 3600.0
+    limit.step_done(10)
+    assert not limit.over()  # 3598 s are left
 
 
 def test_time_between_epochs_is_not_a_step(clock):

@@ -21,7 +21,7 @@ class TimeLimit:
     """Decides whether enough time is left, from how long steps and ends of epochs have taken so far.
 
     After a step there must be time for another and for the end of an epoch, with its validation and checkpoint; after
-    the last epoch, for the test.
+    the last epoch, for the test. Steps are measured by a clock that stands still while a computer sleeps.
 
     Args:
         stop_by: when the process must have ended, as ``time.time()`` gives it.
@@ -44,7 +44,7 @@ class TimeLimit:
 
     def step_done(self, images: int) -> None:
         """Measure a step of ``images`` images that has just ended."""
-        now = time.time()
+        now = time.monotonic()
         if self._last_step_end is not None:
             took = now - self._last_step_end
             self._longest_step = max(self._longest_step, took)
@@ -54,7 +54,7 @@ class TimeLimit:
     def epoch_done(self) -> None:
         """Measure the end of an epoch: validation and checkpoint since the last step."""
         if self._last_step_end is not None:
-            self._longest_end = max(self._longest_end, time.time() - self._last_step_end)
+            self._longest_end = max(self._longest_end, time.monotonic() - self._last_step_end)
 
     def over(self, *, trained: bool = False) -> bool:
         """Return whether no time is left for another step, or, once all epochs are ``trained``, for the test."""
