@@ -14,13 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.pictures import stored_probabilities, write_test_images
 from helpers.running import ROOT, SMALL, own_file_systems, python, write_image_folder
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitrine import compose, fit, load_run
+from vitrine.data.preparation import Preparation
 from vitrine.distributed.hardware import Hardware
 from vitrine.inference.attention_images import AttentionImages
+from vitrine.inference.brightness import Brightness
 from vitrine.inference.ensemble import strictest
 from vitrine.inference.results import Journal, may_replace
 
@@ -169,6 +172,37 @@ def test_bad_pictures_are_named_and_counted_and_do_not_end_it(predict, run, bad_
         *[""] * 4,
     ]
     assert len({row["probability"] for row in found[:3]}) == 1, "the same picture, whatever its mode"
+
+
+def test_inverted_pictures_are_noticed(predict, run, pictures, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, path in enumerate(sorted(pictures.rglob("*.png"))[:3]):
+        ImageOps.invert(Image.open(path)).save(tmp_path / "in" / f"{number}.png")
+    code, _, err = predict(f"run={run.record.path}", "input=in")
+    assert code == 0
+    assert re.fullmatch(
+        r"vitrine: the pictures have a mean brightness of 0\.[67]\d, those of training 0\.31: are they inverted\?\n",
+        err,
+    )
+    (tmp_path / "in" / "0.png").unlink()
+    assert predict(f"run={run.record.path}", "input=in")[2] == "", "two may be as they are"
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "found", "noted"),
+    [
+        ((0.13,), (0.31,), 220, True),  # MNIST in black on white
+        ((0.13,), (0.31,), 150, False),
+        ((0.95,), (0.2,), 10, True),  # drawings on white, inverted
+        ((0.95,), (0.2,), 255, False),
+        ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 255, False),  # photographs
+        ((0.0,), (1.0,), 255, False),  # data that is not normalised
+    ],
+)
+def test_brightness_is_noted_of_drawings_alone(mean, std, found, noted):
+    brightness = Brightness(Preparation((2, 2), len(mean), False, mean, std))
+    brightness.add(torch.full((3, len(mean), 2, 2), found, dtype=torch.uint8))
+    assert bool(brightness.note) is noted
 
 
 def test_a_table_is_printed_where_no_file_is_asked_for(predict, run, pictures):

@@ -13,6 +13,7 @@ from vitrine.config.predict import PredictConfig
 from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
+from vitrine.inference.brightness import Brightness
 from vitrine.inference.ensemble import Ensemble, same_classes, strictest
 from vitrine.inference.features_file import FeaturesFile
 from vitrine.inference.inputs import Listed, Pictures
@@ -86,13 +87,16 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             for row in _resumed(journal, named):
                 report.count(row)
                 report.name_unreadable(row, " (before the command was interrupted)")
+        brightness = Brightness(predictors[0].preparation)
         with report.progress(pictures):
-            _classify(named, ensemble, options, journal, images_of, report)
+            _classify(named, ensemble, options, journal, images_of, report, brightness)
         if journal is not None:
             if features is not None:
                 features.write(journal.rows, labelled=labelled)
             journal.finish(layout)
         report.conclude()
+        if brightness.note:
+            notes.print(f"vitrine: {brightness.note}")
         if others := pictures.others():
             notes.print(f"vitrine: left out: {one_line(unread_files(others))}")
     return report.unreadable
@@ -105,6 +109,7 @@ def _classify(
     journal: Journal | None,
     images_of: "AttentionImages | None",
     report: Report,
+    brightness: Brightness,
 ) -> None:
     """Classify ``pictures``, and write and report their rows as they come."""
     first = list(islice(pictures, FEW))
@@ -124,6 +129,8 @@ def _classify(
         for batch, (images, errors, paged) in batches:
             report.paged += paged
             rows = ensemble.rows(batch, images, errors)
+            if images:
+                brightness.add(images[0])
             if images_of is not None and images:
                 images_of.write([row.path for row in rows if not row.error], images[0])
             if journal is not None:
