@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from helpers.running import ROOT, SMALL, only_run, python, write_image_folder
 
 from vitrine.cli import COMMANDS
+from vitrine.cli import train as cli_train
 
 
 def files(folder):
@@ -168,6 +170,14 @@ def test_a_mistake_gets_one_clear_message_and_leaves_nothing(vitrine, tmp_path, 
     for text in expected:
         assert text in err
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("overrides", [["model=vit_nano"], ["-m", "model=vit_nano", "seed=0,1"]])
+def test_on_windows_training_ends_in_one_line(vitrine, tmp_path, monkeypatch, overrides):
+    monkeypatch.setattr(cli_train, "sys", SimpleNamespace(platform="win32"))
+    problem = "training does not start on Windows; use WSL 2, which is Linux: docs/platforms.md"
+    assert vitrine("train", *overrides) == (1, "", f"vitrine: {problem}\n")
+    assert not files(tmp_path)
 
 
 def test_all_faults_are_reported_at_once(train):
