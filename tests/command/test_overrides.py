@@ -315,8 +315,8 @@ def test_all_faults_are_reported_at_once_and_the_sound_overrides_kept(check):
 
 
 def test_the_command_for_evaluation_has_keys_of_its_own(check, fault):
-    assert check("run=outputs/runs/a", "data_root=data", schema=EvalConfig)[1] == []
-    for key in ("rum", "ckpt_path", "checkpoint"):
+    assert check("run=outputs/runs/a", "data_root=data", "checkpoint=10", schema=EvalConfig)[1] == []
+    for key in ("rum", "ckpt_path"):
         assert fault(f"{key}=outputs", schema=EvalConfig).nearest == "run"
 
 
@@ -326,6 +326,7 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
     assert "callbacks.ema" not in known
     assert set(keys(EvalConfig)) == {
         "run",
+        "checkpoint",
         "data_root",
         "image_size",
         "patch_size",
