@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from vitrine.distributed.hardware import DTYPES, Hardware
+from vitrine.distributed.hardware import DTYPES, Hardware, cpu_supports_bf16
 
 # Dense peak TFLOP/s of a whole card in bfloat16 (float16 on cards without bfloat16), TF32 and float32. Lightning's
 # table has the doubled rates of sparse matrices for some cards. The first pattern that matches the card's name counts.
@@ -52,12 +52,14 @@ def matmul_peak(device: str, precision: str, threads: int) -> float:
         threads: PyTorch's threads, on which the result depends.
     """
     halves = precision in ("bf16-mixed", "16-mixed")
-    size = 1024 if device == "cpu" else 8192 if halves else 4096
+    size = 8192 if halves else 4096
+    if device == "cpu":  # without instructions for it, a large product takes seconds, and is no faster
+        size = 256 if halves and not cpu_supports_bf16() else 1024
     a, b = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
     (a @ b)[0, 0].item()  # loads what computes it, and waits for the device
     seconds: list[float] = []
     end = time.perf_counter() + 0.25
-    while not seconds or time.perf_counter() < end:  # a CPU without bfloat16 takes longer for one
+    while not seconds or time.perf_counter() < end:
         begin = time.perf_counter()
         (a @ b)[0, 0].item()
         seconds.append(time.perf_counter() - begin)
