@@ -7,11 +7,11 @@ its ``paths``: a new run goes where other new runs go.
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import reduce
 from operator import getitem
 from typing import Any
 
-import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_loader import ConfigLoader
@@ -21,7 +21,7 @@ from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.plain_values import load_file, values_in
-from vitrine.command.sources import sources
+from vitrine.command.sources import from_files, sources
 from vitrine.command.user_parts import NO_CHOICE, is_option, options_keys, part_keys, without_replaced
 from vitrine.config.keys import hints, without_none
 from vitrine.config.parts import is_dotted
@@ -46,7 +46,7 @@ def inherited_base(
     """
     assert isinstance(loader, ConfigLoaderImpl)
     chosen = [choice for choice in choices if not choice.startswith("hydra")]
-    config = hydra.compose(name, [choice for choice in chosen if choice.startswith("~")])
+    config = deepcopy(from_files("train", [choice for choice in chosen if choice.startswith("~")])[0])
     before, after = (loader.compute_defaults_list(name, overrides, RunMode.RUN) for overrides in ([], chosen))
     repository = CachingConfigRepository(loader.repository)
     # A file counts if its group was chosen, or if a chosen file asks for it, as recipes do; not if it is always there.
@@ -63,7 +63,7 @@ def inherited_base(
     changed = loader._compose_config_from_defaults_list(files, repository)
     kept = without_replaced(_of_a_run(values), [*_parts_in(changed), *parts])
     if dropped := _of_other_choices(kept, changed, files, parts, loader):
-        plain: Any = OmegaConf.to_container(hydra.compose(name, chosen))
+        plain: Any = OmegaConf.to_container(from_files("train", chosen)[0])
         for key in dropped:
             if not is_option(key):
                 OmegaConf.update(config, key, reduce(getitem, key.split("."), plain))

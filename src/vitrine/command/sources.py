@@ -17,6 +17,7 @@ from typing import Any, Self
 import hydra
 import yaml
 from hydra import version
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.hydra import Hydra
@@ -256,6 +257,18 @@ def compose_files(command: str, overrides: Sequence[str]) -> DictConfig:
         last = active.loader.repository.last  # type: ignore[attr-defined]
         problem = "its defaults lead back to it; they name a file of its own group without the group: `- mnist/quick`"
         raise ConfigError([Fault(f"{last}.yaml", "", problem)]) from None
+
+
+_known_choices = defaults_list._create_interpolation_map
+
+
+def _known_choices_if_named(overrides: Any, entries: list[Any], self_added: bool) -> DictConfig:
+    """Hydra's table of choices for ``${...}`` in a list ``defaults``, a fifth of its time: only where one stands."""
+    named = any(entry.is_interpolation() for entry in entries)
+    return _known_choices(overrides, entries, self_added) if named else DictConfig({})
+
+
+defaults_list._create_interpolation_map = _known_choices_if_named
 
 
 class _FilesRead(CachingConfigRepository):
