@@ -27,24 +27,30 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
+@pytest.fixture(scope="module")
+def trees():
+    """The syntax tree of every module of vitrine, by its name."""
+    return {module_name(path): ast.parse(path.read_text()) for path in sorted(SRC.rglob("*.py"))}
 
 
-def imported_modules(tree):
-    """Modules of vitrine that a module imports, at its head or inside functions."""
+@pytest.fixture(scope="module")
+def imports(trees):
+    """Names of the modules of vitrine that each of them imports."""
+    return {name: set(imported_modules(tree, trees)) - {name} for name, tree in trees.items()}
+
+
+def imported_modules(tree, modules):
+    """Those of ``modules`` that a module imports, at its head or inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in TREES)
+            yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                if submodule in TREES:
+                if submodule in modules:
                     yield submodule
-                elif node.module in TREES:
+                elif node.module in modules:
                     yield node.module
-
-
-IMPORTS = {name: set(imported_modules(tree)) - {name} for name, tree in TREES.items()}
 
 
 def room(module):
@@ -64,30 +70,30 @@ def cycle(graph):
     return []
 
 
-def test_no_module_imports_itself_through_others():
-    assert cycle(IMPORTS) == []
+def test_no_module_imports_itself_through_others(imports):
+    assert cycle(imports) == []
 
 
-def test_no_room_imports_itself_through_others():
+def test_no_room_imports_itself_through_others(imports):
     rooms = defaultdict(set)
-    for module, imports in IMPORTS.items():
-        rooms[room(module)] |= {room(name) for name in imports} - {room(module)}
+    for module, found in imports.items():
+        rooms[room(module)] |= {room(name) for name in found} - {room(module)}
     assert cycle(rooms) == []
 
 
-def test_imports_go_down_only():
+def test_imports_go_down_only(imports):
     upward = [
         f"{module} -> {name}"
-        for module, imports in IMPORTS.items()
-        for name in sorted(imports)
+        for module, found in imports.items()
+        for name in sorted(found)
         if layer(name) > layer(module)
     ]
     assert upward == []
 
 
-def test_the_documented_map_names_every_room():
+def test_the_documented_map_names_every_room(trees):
     page = (ROOT / "docs" / "architecture.md").read_text()
-    rooms = {room(module) for module in TREES} - {"", "__main__"}
+    rooms = {room(module) for module in trees} - {"", "__main__"}
     assert {name for name in rooms if f"`{name}`" not in page} == set()
 
 
@@ -107,14 +113,14 @@ def names_of_types(tree):
     )
 
 
-def test_the_name_of_a_type_has_one_meaning():
+def test_the_name_of_a_type_has_one_meaning(trees):
     modules = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees.items():
         for name in names_of_types(tree):
             modules[name].append(module)
     assert {name: places for name, places in modules.items() if len(places) > 1} == {}
 
 
 @pytest.mark.parametrize("drawer", ["utils", "helpers", "common"])
-def test_no_module_is_a_drawer(drawer):
-    assert [name for name in TREES if drawer in name.split(".")] == []
+def test_no_module_is_a_drawer(trees, drawer):
+    assert [name for name in trees if drawer in name.split(".")] == []
