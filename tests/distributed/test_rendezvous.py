@@ -2,17 +2,16 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.forking import Forked
 from helpers.levels import slow
-from helpers.running import ROOT, only_run
+from helpers.running import ROOT, only_run, run_script, start_script
 
 from vitrine import compose, fit
 
@@ -27,7 +26,7 @@ OVERRIDES = [
     "trainer.precision=32-true",
     "accelerator=cpu_ddp",
 ]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +49,8 @@ def assert_equal_runs(run: Path, other: Path):
     assert (facts["status"], facts["processes"]) == ("finished", 2)
 
 
-def torchrun(*arguments: str, cwd: Path, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*TORCHRUN, "--nproc-per-node=2", *options, *arguments],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def torchrun(*arguments: str, cwd: Path, ranks: int = 2, options: tuple[str, ...] = ()) -> Forked:
+    return start_script(TORCHRUN, f"--nproc-per-node={ranks}", *options, *arguments, cwd=cwd)
 
 
 SCRIPT = """
@@ -112,22 +104,18 @@ def test_two_machines_where_a_rank_lacks_data_or_fails_or_is_stopped(tmp_path, s
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     agents = [
-        subprocess.Popen(
-            [
-                *TORCHRUN,
+        torchrun(
+            "script.py",
+            *OVERRIDES,
+            "paths.output_dir=out",
+            cwd=tmp_path,
+            ranks=1,
+            options=(
                 "--nnodes=2",
-                "--nproc-per-node=1",
                 "--master-addr=127.0.0.1",
                 f"--master-port={port}",
                 f"--node-rank={rank}",
-                "script.py",
-                *OVERRIDES,
-                "paths.output_dir=out",
-            ],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            ),
         )
         for rank in range(2)
     ]
@@ -186,14 +174,12 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "command", [[*TORCHRUN, "--nproc-per-node=2"], slow([sys.executable])], ids=["torchrun", "spawn"]
-)
+@pytest.mark.parametrize("command", [[TORCHRUN, "--nproc-per-node=2"], slow([])], ids=["torchrun", "spawn"])
 def test_fit_in_a_users_own_distributed_program(tmp_path, spawned, command):
     """Its process group is used and left as it was, and every rank gets the same result."""
     (tmp_path / "own.py").write_text(OWN_PROGRAM)
-    arguments = ["own.py", *OVERRIDES, "paths.output_dir=out"]
-    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    program = str(tmp_path / "own.py")
+    done = run_script(*command, program, *OVERRIDES, "paths.output_dir=out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     runs = sorted((tmp_path / "out/runs").iterdir())
     assert len(runs) == 2
@@ -259,31 +245,38 @@ def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
     """Trained in it, or in two ranks that vitrine spawns from it; killed in the second epoch."""
     (tmp_path / "alone.py").write_text(ALONE)
     overrides = [*OVERRIDES[:-1], f"accelerator={accelerator}", "paths.output_dir=out"]
-    command = [*TORCHRUN, "--nproc-per-node=1", "--max-restarts=1", "alone.py", *overrides]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    running = torchrun("alone.py", *overrides, cwd=tmp_path, ranks=1, options=("--max-restarts=1",))
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err
     run = only_run(tmp_path)
-    assert done.stdout.endswith(f"returned {run.name}\n")
+    assert out.endswith(f"returned {run.name}\n")
     assert [start["step"] for start in json.loads((run / "run.json").read_text())["start_ups"]] == [0, 6]
 
 
-def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path):
-    """``train.py`` itself, a rank killed from outside."""
-    overrides = [*OVERRIDES, "trainer.max_epochs=15"]
-    killed = tmp_path / "killed"
-    command = [str(ROOT / "train.py"), *overrides, f"paths.output_dir={killed}"]
+DEADLY = """
+import os, signal
+from lightning.pytorch.callbacks import Callback
+
+class Kill(Callback):
+    def on_train_batch_end(self, trainer, *others):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and trainer.global_rank == 1 and trainer.global_step == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_command_restarted_by_torchrun_after_a_kill(tmp_path, spawned, monkeypatch):
+    """``train.py`` itself, a rank killed in the second epoch."""
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = [str(ROOT / "train.py"), *OVERRIDES, "callbacks.parts=[deadly.Kill]", "paths.output_dir=killed"]
     running = torchrun(*command, cwd=tmp_path, options=("--max-restarts=3",))
-    deadline = time.monotonic() + 300
-    while not list(killed.glob("**/best.ckpt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    ranks = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
-    victim = next(int(pid) for pid in ranks if b"RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
-    os.kill(victim, signal.SIGKILL)
     _, err = running.communicate(timeout=300)
     assert running.returncode == 0, err
-    assert len(json.loads((only_run(killed) / "run.json").read_text())["resumed"]) == 1
-    undisturbed = fit(compose([*overrides, f"paths.output_dir={tmp_path / 'undisturbed'}"])).run_dir
-    assert_equal_runs(undisturbed, only_run(killed))
+    run = only_run(tmp_path / "killed")
+    facts = json.loads((run / "run.json").read_text())
+    assert len(facts["resumed"]) == 1
+    assert [start["step"] for start in facts["start_ups"]] == [0, 6]
+    assert_equal_runs(spawned, run)
 
 
 @pytest.mark.slow
