@@ -109,7 +109,7 @@ def test_a_last_smaller_batch_is_trained_on_without_compiling_again(trained):
 @can_compile
 def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
     torch._dynamo.utils.counters.clear()
-    trained("deep", "trainer.compile=blocks", "depth=12", "model.drop_path=0.3", "trainer.max_epochs=1")
+    trained("deep", "trainer.compile=blocks", "depth=3", "model.drop_path=0.3", "trainer.max_epochs=1")
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
