@@ -18,6 +18,8 @@ from vitrine.errors import DataError
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import LOSSES, build_loss, class_weights, mean_loss
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
 NAMES = ["ant", "bee", "cat"]
 
