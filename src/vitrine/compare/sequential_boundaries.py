@@ -25,6 +25,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import special
+from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq, minimize_scalar
 
 CELLS = 200
@@ -120,7 +121,10 @@ def welch_size(level: float, counts: tuple[int, int]) -> float:
     parts = first * share / freedom[0], (1 - first) * (1 - share) / freedom[1]
     total = parts[0] + parts[1]
     welch = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
-    critical = -special.stdtrit(welch, level / 2) * np.sqrt(sum(freedom) * total)
+    # The quantile is smooth in the inverse of the degrees of freedom: 64 are worked out instead of 48,400.
+    inverse = np.linspace(1 / sum(freedom), 1 / min(freedom), 64)
+    quantile = CubicSpline(inverse, np.arcsinh(-special.stdtrit(1 / inverse, level / 2)))
+    critical = np.sinh(quantile(1 / welch)) * np.sqrt(sum(freedom) * total)
     return float(np.max(2 * special.stdtr(sum(freedom), -critical).mean(1)))
 
 
