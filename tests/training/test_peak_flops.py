@@ -44,3 +44,13 @@ def test_a_matrix_product_is_timed():
         seconds.append(time.perf_counter() - begin)
     expected = 2 * 1024**3 / min(seconds)
     assert expected / 10 < matmul_peak("cpu", "32-true", torch.get_num_threads()) < expected * 10
+
+
+def test_a_processor_without_bfloat16_is_timed_with_small_matrices(monkeypatch):
+    """Large ones would take it seconds, and no fewer for each number."""
+    sizes, randn = [], torch.randn
+    monkeypatch.setattr("vitrine.training.peak_flops.cpu_supports_bf16", lambda: False)
+    monkeypatch.setattr(torch, "randn", lambda *size, **given: sizes.append(size) or randn(*size, **given))
+    matmul_peak.cache_clear()
+    assert matmul_peak("cpu", "bf16-mixed", torch.get_num_threads()) > 0
+    assert sizes == [(256, 256)] * 2
