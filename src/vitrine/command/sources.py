@@ -17,14 +17,12 @@ from typing import Any, Self
 import hydra
 import yaml
 from hydra import version
-from hydra._internal import defaults_list as hydras_defaults
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.default_element import InputDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
@@ -258,20 +256,6 @@ def compose_files(command: str, overrides: Sequence[str]) -> DictConfig:
         last = active.loader.repository.last  # type: ignore[attr-defined]
         problem = "its defaults lead back to it; they name a file of its own group without the group: `- mnist/quick`"
         raise ConfigError([Fault(f"{last}.yaml", "", problem)]) from None
-
-
-_known_choices = hydras_defaults._create_interpolation_map
-
-
-def _known_choices_if_named(
-    overrides: hydras_defaults.Overrides, defaults_list: list[InputDefault], self_added: bool
-) -> DictConfig:
-    """Hydra's table of choices for ``${...}`` in a list ``defaults``, a fifth of its time: only where one stands."""
-    named = any(entry.is_interpolation() for entry in defaults_list)
-    return _known_choices(overrides, defaults_list, self_added) if named else DictConfig({})
-
-
-hydras_defaults._create_interpolation_map = _known_choices_if_named
 
 
 class _FilesRead(CachingConfigRepository):
