@@ -676,10 +676,10 @@ def test_a_run_that_cannot_predict_is_refused_in_one_line(predict, run, pictures
 
 
 def test_a_run_that_has_not_finished_predicts_with_a_note(predict, run, pictures):
-    with_facts(status="interrupted")(run.record.path)
+    with_facts(status="running\x1b[31m")(run.record.path)
     code, _, err = predict(f"run={run.record.path}", f"input={pictures}/1")
     assert code == 0
-    assert err == f"vitrine: {run.record.path} is interrupted, not finished: its best epoch so far predicts\n"
+    assert err == rf"vitrine: {run.record.path} is running\x1b[31m, not finished: its best epoch so far predicts" + "\n"
 
 
 def test_labels_of_a_csv_file_give_metrics_and_wrong_ones_are_refused(predict, run, pictures, tmp_path):

@@ -47,6 +47,15 @@ def test_a_sweep_is_shown_with_curve_and_time_left(sweep, capsys):
     assert "1 of 3 trials; best val/acc 0.5000" in printed
 
 
+def test_keys_of_a_received_sweep_do_nothing_to_the_terminal(sweep, capsys):
+    received = replace(sweep, keys=["\x1b]0;owned\x07seed"])
+    received.write(received.results(), {})
+    main([str(sweep.folder), "--once"])
+    printed = capsys.readouterr().out
+    assert r"\x1b]0;owned\x07seed" in printed
+    assert "\x1b" not in printed
+
+
 def test_a_search_has_ended_once_its_last_trial_has(sweep, left, capsys):
     """Not before, although all trials that it has suggested so far have ended; and not after fewer than planned."""
     searched = replace(sweep, planned=5)

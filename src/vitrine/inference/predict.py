@@ -63,8 +63,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
     for run in runs:
         if (status := run.record.status) != "finished" and options.checkpoint is None:
-            path = one_line(run.record.path)
-            notes.print(f"vitrine: {path} is {status}, not finished: its best epoch so far predicts")
+            note = f"{run.record.path} is {status}, not finished: its best epoch so far predicts"
+            notes.print(f"vitrine: {one_line(note)}")
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator, run.transform) for run in runs]
         stack.enter_context(strictest([predictor.hardware for predictor in predictors]).set_up())

@@ -194,7 +194,7 @@ def trial_table(keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str
     """An empty table of trials: a column for each varying key, then numbers, then texts."""
     table = Table(box=None, pad_edge=False)
     for name in keys:
-        table.add_column(escape(name))
+        table.add_column(escape(one_line(name)))
     for name in numbers:
         table.add_column(name, justify="right")
     for name in texts:
