@@ -8,6 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
+from vitrine.compare.across import compare_across
 from vitrine.compare.comparison import compare
 from vitrine.compare.costs import FLOPS, PARAMETERS
 from vitrine.compare.load import load_results
@@ -104,6 +105,15 @@ def test_the_terminal_shows_every_cell(sweep):
     shown = console.export_text()
     for summary in found.summaries:
         assert all(cell in shown for cell in cells(found, summary))
+
+
+def test_the_terminal_shows_headings_with_brackets_as_they_are(tmp_path, write_run):
+    for value in ("[red]", "[/b]"):
+        for position in ("learned", "rope"):
+            write_run(tmp_path, f"position={position}", model={"drop_path": value}, predictions=False)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal(compare_across(load_results([tmp_path]), "model.drop_path")))
+    assert console.export_text().splitlines()[0].split() == ["position", "[red]", "[/b]"]
 
 
 def read_csv(text):

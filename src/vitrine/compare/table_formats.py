@@ -111,7 +111,7 @@ def terminal(compared: Compared) -> Grid:
     titles, rows = _table(compared)
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for heading in titles:
-        grid.add_column(heading.title, justify="right" if heading.number else "left")
+        grid.add_column(Text(heading.title), justify="right" if heading.number else "left")
     for row in rows:  # a pipe has no bold
         grid.add_row(*(Text(f"*{cell.text}", "bold") if cell.bold else Text(cell.text) for cell in row))
     return grid
