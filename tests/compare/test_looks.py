@@ -8,7 +8,7 @@ import pytest
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.looks import read_looks, record_look
-from vitrine.errors import RunError
+from vitrine.errors import DiskFull, RunError
 
 DECIDED = ["position=rope was decided", "position=none was decided"]
 
@@ -64,6 +64,16 @@ def test_a_look_is_noted_once(looked_at):
     assert len(read_looks(looked_at)) == 1
     assert not any("got more seeds" in text for text in again.caveats)
     assert {tested.row.label: tested.verdict for tested in again.findings.comparisons}["rope"] == "better"
+
+
+def test_a_look_that_finds_no_room_stops_no_comparison(sweep, monkeypatch):
+    def full(path, text):
+        raise DiskFull(f"cannot write {path}")
+
+    monkeypatch.setattr("vitrine.compare.looks.write_text", full)
+    plan(sweep)
+    record_look(compared(sweep).table)
+    assert read_looks(sweep) == []
 
 
 @pytest.mark.whole

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitrine.compare.load import RunResult, parse_overrides
 from vitrine.compare.table import ConfigurationRow, Table
-from vitrine.errors import RunError
+from vitrine.errors import DiskFull, RunError
 from vitrine.files import write_text
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
@@ -97,8 +97,8 @@ def record_look(table: Table) -> None:
             if sweep.trials not in [look["trials"] for look in looks]:
                 looks = [*looks, {"at": now(), "trials": sweep.trials}]
                 write_text(sweep.folder / NAME, json.dumps({"looks": looks}, indent=1) + "\n")
-        except OSError:
-            continue  # another user's sweep: what matters is the comparison
+        except (OSError, DiskFull):
+            continue  # another user's sweep, or no room: what matters is the comparison
 
 
 def read_looks(folder: Path) -> list[dict[str, Any]]:
