@@ -136,6 +136,9 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
         (("im/b.png", '"im/b.png'), "line 4: path continues past the line's end; is a quote missing?"),
         (("label,split", "label,Split"), "has a column 'Split'; rename it to 'split', or to something else"),
         (("label,split", "label, split"), "has a column ' split'; rename it to 'split', or to something else"),
+        (("taken by", "label"), "pets.csv has more than one column label; rename or remove the others"),
+        (("taken by", "path"), "pets.csv has more than one column path; rename or remove the others"),
+        (("taken by", "split"), "pets.csv has more than one column split; rename or remove the others"),
     ],
 )
 def test_a_mistake_is_one_line(table, change, problem):

@@ -165,6 +165,7 @@ def test_a_single_file_needs_no_ending_of_a_picture(folder):
         ("phone", "; left out: 1 file of another type (.heic): save them as .jpg or .png"),
         ("files.csv", "files.csv has no column path; its first line is file,class"),
         ("none.csv", "none.csv has no rows"),
+        ("twice.csv", "twice.csv has more than one column label; rename or remove the others"),
         ("latin.csv", "latin.csv, line 2, is not UTF-8; save the file as UTF-8"),
         ("long.csv", "cannot read long.csv: field larger than field limit"),
     ],
@@ -175,6 +176,7 @@ def test_what_names_no_picture_is_refused(folder, source, expected):
     (folder.parent / "phone" / "1.heic").touch()
     (folder.parent / "files.csv").write_text("file,class\n")
     (folder.parent / "none.csv").write_text("path\n")
+    (folder.parent / "twice.csv").write_text("path,label,label\na.png,cat,7\n")
     (folder.parent / "latin.csv").write_text("path\nä.png\n", "latin-1")
     (folder.parent / "long.csv").write_text("path" * 50_000)
     with pytest.raises(DataError, match=re.escape(expected)):

@@ -125,6 +125,12 @@ def utf8_lines(file: Path) -> Iterator[str]:
             yield line
 
 
+def refuse_repeated(file: Path, read: Iterable[str], columns: Sequence[str]) -> None:
+    """Raise DataError where a column that is read occurs twice in a CSV file: which one is meant is unknown."""
+    if repeated := [column for column in read if columns.count(column) > 1]:
+        raise DataError(f"{file} has more than one column {repeated[0]}; rename or remove the others")
+
+
 def _rows(
     file: Path, columns: Sequence[str], multi_label: bool, unread: list[str]
 ) -> Iterator[tuple[int, str, list[str], str]]:
@@ -132,6 +138,7 @@ def _rows(
     try:
         rows = csv.DictReader(utf8_lines(file))
         _check_columns(file, ("path", *columns), rows.fieldnames or [])
+        refuse_repeated(file, ("path", *columns, "split"), rows.fieldnames or [])
         unread += [name for name in rows.fieldnames or [] if name not in ("path", *columns, "split")]
         for row in rows:
             if any(row.get(None) or ()):

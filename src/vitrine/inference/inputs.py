@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrine.data.image_csv import LABEL, other_forms, utf8_lines
+from vitrine.data.image_csv import LABEL, other_forms, refuse_repeated, utf8_lines
 from vitrine.data.image_folder import SUFFIXES, look_into, pictures_in, refuse_url, unread_hint
 from vitrine.errors import DataError, first_line
 from vitrine.text import nfc, printable, similar_path_hint
@@ -153,7 +153,9 @@ def _columns(file: Path) -> tuple[str, ...]:
 
 def _rows(file: Path, label: str) -> Iterator[Listed]:
     with _reading(file):
-        for row in csv.DictReader(utf8_lines(file)):
+        rows = csv.DictReader(utf8_lines(file))
+        refuse_repeated(file, ("path", label, "split"), rows.fieldnames or ())
+        for row in rows:
             if path := (row["path"] or "").strip():
                 true, split = (_class((row.get(column) or "").strip()) for column in (label, "split"))
                 yield Listed(_beside(file, path), true, split)
