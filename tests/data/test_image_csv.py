@@ -138,6 +138,7 @@ def test_labels_that_are_numbers_are_sorted_as_numbers(table):
         (("label,split", "label, split"), "has a column ' split'; rename it to 'split', or to something else"),
         (("taken by", "label"), "pets.csv has more than one column label; rename or remove the others"),
         (("taken by", "path"), "pets.csv has more than one column path; rename or remove the others"),
+        (("im/b.png", f"{'é' * 300}.png"), "line 3: there is no file .*é.png; relative paths start at the folder of"),
         (("taken by", "split"), "pets.csv has more than one column split; rename or remove the others"),
     ],
 )

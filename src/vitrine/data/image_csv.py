@@ -61,7 +61,8 @@ def read_csv(
     behind_links = cache(os.path.realpath)
     for line, path, cells, split in _rows(root, read, multi_label, unread := list[str]()):
         # as it is written: behind a link, .. is not the folder before it
-        location = next(filter(Path.is_file, (root.parent / form for form in other_forms(path))), root.parent / path)
+        forms = (root.parent / form for form in other_forms(path))
+        location = next(filter(os.path.isfile, forms), root.parent / path)  # Path's may raise
         if ".." in location.parts:
             same = f"{behind_links(location.parent)}/{location.name}"
         else:
