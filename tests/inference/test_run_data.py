@@ -73,6 +73,14 @@ def test_pictures_that_have_moved_are_asked_for_by_the_key_that_names_them(read,
         read(run)
 
 
+@pytest.mark.parametrize("read", [images_of_test, calibrated])
+def test_a_data_set_that_this_version_lacks_is_named(read, run):
+    config = run.record.path / "config.yaml"
+    config.write_text(config.read_text().replace("name: digits", "name: mnist1d"))
+    with pytest.raises(DataError, match=r"^this version of vitrine has no data=mnist1d; did you mean mnist\?$"):
+        read(run)
+
+
 @pytest.mark.parametrize("read", [validation_images, images_of_test, calibrated, evaluated])
 def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads, tmp_path):
     with pytest.raises(DataError, match="not downloaded"):

@@ -40,7 +40,7 @@ from vitrine.data.user_data import user_dataset
 from vitrine.errors import ConfigError, DataError, first_line
 from vitrine.files import disk_full
 from vitrine.runs.data_changes import SPLITS
-from vitrine.text import plural
+from vitrine.text import did_you_mean, nearest, plural
 
 OFFLINE = "offline, use data=digits, or data.root=DIR with a folder that holds the data set"
 
@@ -68,15 +68,19 @@ def load_dataset(
     if it is asked for, is that of the images before this.
 
     Raises:
-        DataError: the data set is damaged, missing and not downloadable, or has another number of channels or classes.
+        DataError: the data set is damaged, unknown, missing and not downloadable, or has another number of channels or
+            classes.
         ConfigError: it has no such targets.
     """
     folder = shards_folder(config.root, config.name)
     if (part := part_at(config, "name")) is not None:
         dataset = user_dataset(part, config)
     else:
+        if not folder.is_dir() and config.name not in DATASETS:  # of a run folder, which holds anything
+            hint = did_you_mean(nearest(config.name, DATASETS))
+            raise DataError(f"this version of vitrine has no data={config.name}{hint}")
         dataset = _from_shards(folder, config.name) if folder.is_dir() else DATASETS[config.name](config)
-        if faults := list(target_faults(config.name, config.targets)):  # of a run folder, which holds anything
+        if faults := list(target_faults(config.name, config.targets)):
             raise ConfigError(faults)
         if config.targets and config.name in TARGETS:
             dataset = _with_targets(dataset, [(name, TARGETS[config.name][name]) for name in config.targets])
