@@ -1,6 +1,8 @@
 """Images of one group, as of a patient, are never in two splits."""
 
+import tracemalloc
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,18 @@ def test_the_seed_alone_draws_the_groups_and_each_may_be_held_out():
     assert len(times) == 40
     assert max(times.values()) < 45  # of 100, where 20 are expected
     assert max(abs(share - float(labels.float().mean())) for share in shares) < 0.1
+
+
+@pytest.mark.parametrize("split", [partial(hold_out_groups, fraction=0.2), partial(split_group_folds, folds=5, fold=1)])
+def test_a_long_name_of_one_group_takes_no_memory_for_the_others(split):
+    expected = split(LABELS, GROUPS, seed=0)
+    groups = [f"{name}{'x' * 100_000}" if name == "P9" else name for name in GROUPS]
+    tracemalloc.start()
+    found = split(LABELS, groups, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.hash == expected.hash
+    assert peak < 5_000_000  # an array of the names has 48 MB
 
 
 def test_each_group_is_in_one_fold():

@@ -161,15 +161,15 @@ def hold_out_groups(
     Raises:
         DataError: there are fewer than two groups, or a class has none that is left for training.
     """
-    names, members = np.unique(groups, return_inverse=True)
-    if len(names) < 2:
-        raise DataError(f"data.group has {plural(len(names), 'group')} of training images, and needs 2 to split them")
+    count, members = len(set(groups)), _numbered(groups)
+    if count < 2:
+        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs 2 to split them")
     total, generator = np.bincount(labels.numpy()), np.random.RandomState(seed)
-    held_out = min(max(1, round(fraction * len(names))), len(names) - 1)
+    held_out = min(max(1, round(fraction * count)), count - 1)
 
     def images_of(chosen: np.ndarray) -> np.ndarray:
         """(N,) bool: which images are of these groups."""
-        is_chosen = np.zeros(len(names), bool)
+        is_chosen = np.zeros(count, bool)
         is_chosen[chosen] = True
         return is_chosen[members]
 
@@ -177,8 +177,17 @@ def hold_out_groups(
         found = np.bincount(labels.numpy()[images_of(chosen)], minlength=len(total))
         return bool(((found == total) & (total > 0)).any()), float(np.abs(found - fraction * total).sum())
 
-    best = min((generator.permutation(len(names))[:held_out] for _ in range(TRIES)), key=error)
+    best = min((generator.permutation(count)[:held_out] for _ in range(TRIES)), key=error)
     return _of_groups(labels, images_of(best), classes)
+
+
+def _numbered(groups: Sequence[str]) -> np.ndarray:
+    """(N,) int64: the number of each image's group, in the order of names.
+
+    In an array of text, as of ``np.unique``, each would take as much memory as the longest.
+    """
+    numbers = {name: number for number, name in enumerate(sorted(set(groups)))}
+    return np.array([numbers[name] for name in groups])
 
 
 def split_group_folds(
@@ -195,7 +204,8 @@ def split_group_folds(
     if count < folds:
         raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {folds} for data.folds")
     _check_smallest(labels, folds, f"for data.folds={folds}", classes)
-    parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, labels.numpy(), groups)
+    members = _numbered(groups)
+    parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(members, labels.numpy(), members)
     held_out = np.zeros(len(labels), bool)
     held_out[list(parts)[fold][1]] = True
     return _of_groups(labels, held_out, classes)
