@@ -181,7 +181,7 @@ def naming_failed_write(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise disk_full(error, path) or RunError(f"cannot write {path}: {error.strerror}") from error
+        raise disk_full(error, path) or RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def disk_full(error: BaseException, place: Path | None = None) -> DiskFull | None:

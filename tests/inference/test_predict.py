@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 from vitrine import compose, fit, load_run
 from vitrine.data.preparation import Preparation
 from vitrine.distributed.hardware import Hardware
+from vitrine.errors import RunError
 from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.brightness import Brightness
 from vitrine.inference.ensemble import strictest
@@ -294,12 +295,51 @@ def test_other_tables_that_begin_with_path_and_class_are_no_results(tmp_path):
     ):
         table.write_text(f"{head}\n")
         assert may_replace(table) is is_result, head
-    (tmp_path / "own.json").write_text('[\n{"path": "a", "mine": 1}\n]\n')
-    assert not may_replace(tmp_path / "own.json")
+    table.write_text("a" * 200_000)
+    assert not may_replace(table)
+    for line in ('{"path": "a", "mine": 1}', "[" * 100_000):
+        (tmp_path / "own.json").write_text(f"[\n{line}\n]\n")
+        assert not may_replace(tmp_path / "own.json")
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for columns, is_result in ((["my"], False), (["path", "class", "probability"], True)):
         parquet.write_table(pyarrow.table({name: ["1"] for name in columns}), tmp_path / "x.parquet")
         assert may_replace(tmp_path / "x.parquet") is is_result
+    (tmp_path / "x.parquet").write_bytes(b"PAR1" + b"\xff" * 200 + b"\x40\0\0\0PAR1")
+    assert not may_replace(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "[" * 100_000,
+        '{"path":1,"classes":[],"probabilities":[]}',
+        '{"path":"a","classes":[null],"probabilities":[0.5]}',
+        '{"path":"a","classes":["x"],"probabilities":null}',
+        '{"path":"a","classes":["x"],"probabilities":["high"]}',
+        '{"path":"a","classes":["x"],"probabilities":[0.5],"label_probability":"high"}',
+    ],
+)
+def test_a_damaged_row_is_named(damaged, tmp_path):
+    (tmp_path / "x.csv.partial").write_text(f"{{}}\n{damaged}\n")
+    with (
+        Journal.open(tmp_path / "x.csv", {}) as journal,
+        pytest.raises(RunError, match=r"x\.csv\.partial is damaged; delete it, and rerun the same command"),
+    ):
+        list(journal.resumed())
+
+
+def test_a_journal_that_begins_with_no_settings_is_named(tmp_path):
+    (tmp_path / "x.csv.partial").write_text(f"{'[' * 100_000}\n")
+    with pytest.raises(
+        RunError, match=r"holds results of other runs or settings; delete it, or choose another output$"
+    ):
+        Journal.open(tmp_path / "x.csv", {}).__enter__()
+
+
+def test_a_pipe_in_place_of_the_journal_is_named(tmp_path):
+    os.mkfifo(tmp_path / "x.csv.partial")
+    with pytest.raises(RunError, match=r"cannot write .*x\.csv\.partial: File or stream is not seekable"):
+        Journal.open(tmp_path / "x.csv", {}).__enter__()
 
 
 def test_every_format_holds_the_same(predict, run, pictures, tmp_path):

@@ -20,6 +20,7 @@ from vitrine.data.image_csv import SEPARATOR, join_labels, split_labels
 from vitrine.errors import RunError
 from vitrine.files import naming_failed_write, replacing
 from vitrine.text import without_formula
+from vitrine.untrusted import NUMBER
 
 LONGEST_LINE = 1_000_000  # bytes: a row of results is shorter
 ROWS_IN_GROUP = 10_000  # of a Parquet file
@@ -51,6 +52,13 @@ class Row:
     error: str = ""
     split: str = ""
     features: str = ""
+
+    def check(self) -> None:
+        """Raise TypeError where a value has another type, as in a row that was read from a damaged file."""
+        texts = [self.path, *self.classes, self.label, self.error, self.split, self.features]
+        numbers = [*self.probabilities, self.label_probability or 0.0]
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, NUMBER) for one in numbers):
+            raise TypeError
 
 
 @dataclass(frozen=True)
@@ -194,7 +202,8 @@ class Journal:
             end += len(line)
             try:
                 row = Row(**json.loads(line))
-            except (ValueError, TypeError):
+                row.check()
+            except (ValueError, TypeError, RecursionError):
                 raise RunError(f"{self.path} is damaged; delete it, and rerun the same command") from None
             yield row
         self._file.seek(end)
@@ -214,21 +223,21 @@ def may_replace(path: Path) -> bool:
 
 def _columns_of(path: Path) -> list[str]:
     """Return the names of the columns in a CSV, JSON or Parquet file; empty if it is none."""
-    if path.suffix.lower() == ".parquet":
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import read_schema
-
-        try:
-            return list(read_schema(path).names)
-        except ArrowInvalid:
-            return []
     with path.open("rb") as file:
+        if path.suffix.lower() == ".parquet":
+            from pyarrow import ArrowInvalid
+            from pyarrow.parquet import read_schema
+
+            try:
+                return list(read_schema(file).names)
+            except (ArrowInvalid, OSError):
+                return []
         lines = [file.readline(LONGEST_LINE).decode("utf-8", "replace") for _ in range(2)]
-    if path.suffix.lower() == ".csv":
-        return next(csv.reader(lines[:1]), [])
     try:
+        if path.suffix.lower() == ".csv":
+            return next(csv.reader(lines[:1]), [])
         return list(json.loads(lines[1].rstrip(",\n")))
-    except (ValueError, TypeError):
+    except (csv.Error, ValueError, TypeError, RecursionError):
         return ["path", *Layout().answers] if lines[0] == "[]\n" else []
 
 
@@ -240,7 +249,7 @@ def _differences(first: bytes, made_by: dict[str, Any]) -> str:
     """Return what differs, as `` (top_k was 1, is 3)``; "" where the line cannot be read."""
     try:
         before = dict(json.loads(first))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return ""
     keys = [key for key in {**made_by, **before} if made_by.get(key) != before.get(key)]
     changed = [f"{key} was {before.get(key)}, is {made_by.get(key)}" for key in keys]
