@@ -42,11 +42,13 @@ def printed(console: Console) -> str:
     return " ".join(console.file.getvalue().split())
 
 
-def start(console: Console, record: RunRecord, *overrides: str, devices: int = 1) -> None:
+def start(
+    console: Console, record: RunRecord, *overrides: str, devices: int = 1, classes: str = "a: 9, b: 3 in train"
+) -> None:
     rate = [] if "finetune=linear_probe" in overrides else ["optimizer.lr=0.003"]
     config = composed("model=vit_nano", "position=learned", *rate, "seed=7", *overrides)
     hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
-    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE, classes="a: 9, b: 3 in train")
+    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE, classes=classes)
 
 
 def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
@@ -133,6 +135,11 @@ def test_a_file_gets_a_whole_line_for_each_fact_and_no_control_codes(tmp_path):
     ]
     assert lines[-1].endswith(str(record.path))
     assert "\x1b" not in console.file.getvalue()
+
+
+def test_a_line_break_in_the_name_of_a_class_begins_no_line(console, tmp_path):
+    start(console, RunRecord(tmp_path), classes="a\ntest accuracy  1.0: 9, b: 3 in train")
+    assert "  a test accuracy  1.0: 9, b: 3 in train\n" in console.file.getvalue()
 
 
 def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):

@@ -20,7 +20,7 @@ from vitrine.config.schema import AUTO
 from vitrine.config.size import format_size
 from vitrine.distributed.hardware import Hardware, cpu_supports_bf16
 from vitrine.runs import RunRecord
-from vitrine.text import listed, plural, printable, short_number
+from vitrine.text import listed, one_line, plural, short_number
 from vitrine.tracking.wandb_values import completed
 from vitrine.training.finetune import has_constant_features
 
@@ -290,5 +290,5 @@ def _print(console: Console, rows: Mapping[str, str], width: int = 0) -> None:
     """
     width = max(width, *map(len, rows))
     for name, value in rows.items():
-        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", printable(value)), soft_wrap=True)
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), "  ", one_line(value)), soft_wrap=True)
     console.file.flush()
