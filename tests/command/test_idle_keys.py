@@ -95,6 +95,10 @@ def test_a_key_with_its_default_or_from_a_file_or_with_an_effect_on_some_run_is_
     [
         ("--time=10", "is set by launcher.time"),
         ("--partition low", "is set by launcher.partition"),
+        ("--gpus-per-node=8", "is set by launcher.gpus"),
+        ("--cpus_per_task=1", "is set by launcher.threads"),
+        ("--arr=0-0", "is set by launcher.workers"),
+        ("--sig=KILL", "is set by the launcher, whose jobs rely on it"),
         ("--no-requeue", "is set by the launcher, whose jobs rely on it"),
         ("-C a100", "must be an option's long name, as in --constraint=a100"),
     ],

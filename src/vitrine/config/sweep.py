@@ -25,6 +25,7 @@ KEYS_OF_SBATCH = {
     "time": "launcher.time",
     "mem": "launcher.mem_gb",
     "cpus-per-task": "launcher.threads",
+    "gpus-per-node": "launcher.gpus",
     "partition": "launcher.partition",
     "account": "launcher.account",
     "qos": "launcher.qos",
@@ -171,12 +172,13 @@ def facts_of(name: str) -> KeyFacts:
 def sbatch_faults(options: Sequence[str]) -> Iterator[Fault]:
     """Yield why an option of ``launcher.sbatch`` cannot be passed on."""
     for option in options:
-        name = re.split(r"[=\s]", option.removeprefix("--"))[0]
-        if not option.startswith("--"):
+        given = re.split(r"[=\s]", option.removeprefix("--"))[0].replace("_", "-")  # as submitit does
+        known = (name for name in (*KEYS_OF_SBATCH, *FIXED_IN_SBATCH) if name.startswith(given))  # sbatch: --arr
+        if not option.startswith("--") or not given:
             yield Fault("launcher.sbatch", option, "must be an option's long name, as in --constraint=a100")
-        elif name in KEYS_OF_SBATCH:
+        elif (name := next(known, "")) in KEYS_OF_SBATCH:
             yield Fault("launcher.sbatch", option, f"is set by {KEYS_OF_SBATCH[name]}")
-        elif name in FIXED_IN_SBATCH:
+        elif name:
             yield Fault("launcher.sbatch", option, "is set by the launcher, whose jobs rely on it")
 
 
