@@ -1,5 +1,7 @@
 """What a conf/ that was only found in the working directory may do: give values, but allow no code to run."""
 
+import os
+
 import pytest
 import yaml
 from helpers.levels import quick
@@ -44,6 +46,14 @@ def test_a_folder_that_is_named_grants_trust(working_directory):
     write(working_directory / "mine/local/default.yaml", {"trust": [LAB], "allow_changed_code": True})
     (point,) = made(folder="mine")
     assert (point.config.trust, point.config.allow_changed_code) == ([LAB], True)
+
+
+def test_a_pipe_is_not_read(working_directory):
+    (working_directory / "conf/experiment").mkdir(parents=True)
+    os.mkfifo(working_directory / "conf/experiment/pipe.yaml")
+    assert Sources.choose().files == []
+    with pytest.raises(ConfigError, match="pipe"):
+        made("experiment=pipe")
 
 
 def test_a_group_named_trust_grants_none(working_directory):

@@ -299,7 +299,7 @@ def _names(folder: Path, prefix: str = "", around: tuple[Path, ...] = ()) -> Ite
     for path in folder.iterdir():
         if path.is_dir():
             yield from _names(path, f"{prefix}{path.name}/", (*around, resolved))
-        elif path.suffix == ".yaml":
+        elif path.suffix == ".yaml" and path.is_file():  # reading a pipe may never end
             yield f"{prefix}{path.stem}"
 
 
