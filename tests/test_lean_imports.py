@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 from helpers.running import SMALL
 
 import vitrine
+from vitrine.lean_imports import PostponedCompiler
 
 
 def run(code):
@@ -97,6 +101,20 @@ def test_the_compiler_is_there_once_it_is_needed():
         "    print(case, os.waitpid(pid, 0)[1], flush=True)\n"
     )
     assert (done.stdout.splitlines(), done.stderr) == ([f"{case} 0" for case in FIRST], "")
+
+
+def test_a_compiler_that_cannot_be_loaded_fails_each_time_and_what_needs_none_works():
+    class WithoutTemporaryFolder(Loader):
+        def exec_module(self, module):
+            raise FileNotFoundError("No usable temporary directory")
+
+    module = ModuleType("torch._dynamo")
+    PostponedCompiler(ModuleSpec(module.__name__, WithoutTemporaryFolder())).exec_module(module)
+    outside_of_graphs = module.disable(abs)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="No usable temporary directory"):
+            module.list_backends()
+    assert outside_of_graphs(-1) == 1
 
 
 @pytest.mark.whole

@@ -127,11 +127,16 @@ class PostponedCompiler(Loader):
         module.__dict__.update(__getattr__=find, OptimizedModule=stand_in, graph_break=lambda: None, disable=disable)
 
     def load(self, module: ModuleType) -> None:
-        """Run the package's own code."""
+        """Run the package's own code. If that fails, as without a folder for temporary files, the next use runs it."""
         self.pending = False
         del module.__dict__["__getattr__"]
         assert self.real.loader is not None
-        self.real.loader.exec_module(module)
+        try:
+            self.real.loader.exec_module(module)
+        except BaseException:
+            self.pending = True
+            self.exec_module(module)
+            raise
 
 
 class Loaded(Loader):
