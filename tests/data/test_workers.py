@@ -1,11 +1,13 @@
 """The processes that decode images."""
 
+import errno
 import time
 
 import pytest
 from helpers.running import ROOT, python
 
 from vitrine.data.workers import WorkerContext
+from vitrine.errors import DataError
 
 LEFT_BEHIND = """
 import time
@@ -26,6 +28,20 @@ def test_a_worker_can_be_terminated_although_signals_do_not_reach_it():
     worker.terminate()
     worker.join(60)
     assert not worker.is_alive()
+
+
+def test_workers_without_a_folder_for_temporary_files_are_refused(monkeypatch):
+    """They would wait for ever, as in a container that can write nowhere."""
+
+    def none():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile._get_default_tempdir", none)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(
+        DataError, match=r"^No usable temporary directory found in \['/tmp'\]; make room in one, or set"
+    ):
+        WorkerContext()
 
 
 @pytest.mark.whole

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from multiprocessing.util import Finalize
+from tempfile import gettempdir
 from typing import Any
 
 from vitrine.errors import DataError, first_line
@@ -38,9 +39,21 @@ class Worker(StartProcess):
 
 
 class WorkerContext(StartContext):
-    """What a DataLoader starts its workers with."""
+    """What a DataLoader starts its workers with.
+
+    Raises:
+        DataError: no folder for temporary files can be written. Workers pass tensors through a socket in one; without,
+            a batch would never come.
+    """
 
     Process = Worker
+
+    def __init__(self) -> None:
+        try:
+            gettempdir()
+        except FileNotFoundError as error:
+            raise DataError(f"{error.strerror}; make room in one, or set TMPDIR to another") from None
+        super().__init__()
 
 
 def end_orphan(parent: int, worker: int) -> None:
