@@ -121,6 +121,8 @@ def test_what_a_search_cannot_optimise_is_reported(refusal):
     assert "did you mean val/acc?" in test
     assert "val/ac\n      is not one of val/acc, " in refusal(*TPE, lr, "sweep.metrics=[val/ac]")
     assert "different metrics" in refusal(*TPE, lr, "sweep.metrics=[val/acc,val/acc]")
+    for varied in ("loss=cross_entropy,focal", "loss.gamma=interval(0.0,5.0)"):
+        assert "measures another loss for each value" in refusal(*TPE, "loss=focal", varied, "sweep.metrics=[val/loss]")
     assert "measured after each epoch" in refusal(*TPE, lr, "sweep.metrics=[parameters]", "sweep.pruner=median")
     assert "measured after each epoch" in refusal(*TPE, lr, "sweep.metrics=[val/acc,val/loss]", "sweep.pruner=median")
 

@@ -719,6 +719,21 @@ def test_different_validation_splits_are_refused_for_validation_metrics(tmp_path
         compared(tmp_path, metric="val/acc")
 
 
+def test_different_losses_are_refused_where_a_loss_is_compared(tmp_path, write_run):
+    write_run(tmp_path, predictions=False)
+    write_run(tmp_path, "loss.label_smoothing=0.1", "loss.class_weights=balanced", predictions=False)
+    assert compared(tmp_path, metric="test/loss"), "what is of training alone changes no measure"
+    write_run(tmp_path, "loss=focal", predictions=False)
+    match = r"different losses: cross_entropy \(2 runs\) and focal loss.gamma=2 \(1 run\); .*--metric test/acc"
+    with pytest.raises(RunError, match=match):
+        compared(tmp_path, metric="test/loss")
+    assert compared(tmp_path, metric="test/acc")
+    write_run(tmp_path / "targets", "data.targets=[digit,above5]", predictions=False)
+    write_run(tmp_path / "targets", "data.targets=[digit]", predictions=False)
+    with pytest.raises(RunError, match="different losses: cross_entropy of 2 targets"):
+        compared(tmp_path / "targets", metric="val/loss")
+
+
 def test_time_to_target_counts_the_runs_that_reached_it(tmp_path, write_run):
     write_run(tmp_path, seed=0, acc=0.9)  # 0.45, 0.675, 0.7875, 0.84375 after 2, 4, 6, 8 s
     write_run(tmp_path, seed=1, acc=0.8)  # 0.4, 0.6, 0.7, 0.75

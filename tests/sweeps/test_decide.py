@@ -378,6 +378,7 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["data=mnist", "data.root=a,b"], "data.root=b\n *trains the same as data.root=a; give each"),
         (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
         (["position=learned,rope", "accept_changed_data=true"], "runs on different data cannot be compared"),
+        (["loss=cross_entropy,focal", "sweep.metric=test/loss"], "sweep.metric=test/loss\n *measures another loss for"),
         (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),
     ],
 )

@@ -116,6 +116,7 @@ def runs_of_multirun(composer: Composer, overrides: Sequence[Override], found: l
         found += _idle_launcher_keys(composer, overrides)
         found += sbatch_faults([str(option) for option in composed.launcher.sbatch or ()])
     found += _undecidable(sweep, overrides, space)
+    found += _unlike_losses(sweep, overrides, space)
     if sweep.sampler is not None:
         return [_start_of_search(composer, overrides, space, found)]
     listed = [override for override in overrides if override.is_discrete_sweep() or not override.is_sweep_override()]
@@ -357,3 +358,16 @@ def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space
     if sweep.max_seeds < sweep.min_seeds:
         found.append(Fault("sweep.max_seeds", str(sweep.max_seeds), f"is below sweep.min_seeds={sweep.min_seeds}"))
     return found
+
+
+def _unlike_losses(sweep: SweepConfig, overrides: Sequence[Override], space: Space) -> list[Fault]:
+    """Return the keys that vary what a loss measures, where a search or a decision is by that loss."""
+    key, metrics = ("sweep.metrics", sweep.metrics) if sweep.sampler else ("sweep.metric", [sweep.metric])
+    varied = [*space, *(override.key_or_group for override in overrides if override.is_sweep_override())]
+    changed = [
+        name
+        for name in dict.fromkeys(varied)
+        if name in ("loss", "loss.name", "loss.gamma", "data.targets") or name.startswith("loss.options")
+    ]
+    problem = f"measures another loss for each value of {', '.join(changed)}; choose another metric, such as val/acc"
+    return [Fault(key, metric, problem) for metric in metrics if changed and metric in ("val/loss", "test/loss")]

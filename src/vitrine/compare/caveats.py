@@ -6,7 +6,7 @@ from typing import Any
 
 from vitrine.compare.failures import failed_configurations
 from vitrine.compare.folds import Fold
-from vitrine.compare.load import RunResult
+from vitrine.compare.load import RunResult, as_typed
 from vitrine.compare.metric import Metric
 from vitrine.compare.notes import confounded_keys, is_set_by
 from vitrine.compare.run_groups import MAX_LISTED, Property, groups_of, nested_fact, sizes
@@ -49,6 +49,17 @@ def unequal_images(runs: Sequence[RunResult], metric: Metric) -> str:
         for first, *others in list(groups.values())[:MAX_LISTED]
     )
     return f"these runs {problem}: {members}"
+
+
+def unequal_losses(runs: Sequence[RunResult], metric: Metric) -> str:
+    """Return how the losses differ that the runs are measured by; empty if they do not, and for other metrics.
+
+    Label smoothing and weights of classes are of training alone.
+    """
+    if metric.kind != "loss":
+        return ""
+    groups = _finest_groups(runs, _loss, lambda run: nested_fact(run, "parts", str(run.config.get("loss.name"))))
+    return f"these runs measure different losses: {sizes(groups)}" if len(groups) > 1 else ""
 
 
 def caveats(
@@ -241,6 +252,16 @@ def _data_source(run: RunResult) -> str | None:
         return _data_name(run)
     root = run.config.get("data.root")
     return f"{run.data} in {root}" if root else None
+
+
+def _loss(run: RunResult) -> str | None:
+    """What ``val/loss`` and ``test/loss`` of a run are; of several targets, it is a sum."""
+    if (name := run.config.get("loss.name")) is None:
+        return None
+    keys = sorted(key for key in run.config if key == "loss.gamma" or key.startswith("loss.options."))
+    values = [f"{key}={as_typed(run.config[key])}" for key in keys if run.config[key] is not None]
+    targets = len(run.config.get("data.targets") or ())
+    return " ".join([str(name), *values, *([f"of {targets} targets"] if targets > 1 else [])])
 
 
 def _image_count(run: RunResult, split: str) -> str | None:

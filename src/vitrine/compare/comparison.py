@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_pairs
+from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_losses, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.load import RunResult, RunResults
@@ -119,7 +119,7 @@ def compare(
 
     Raises:
         RunError: no run is finished, there is no common metric, no such column, baseline or difference, or the runs
-            were evaluated on different images.
+            were evaluated on different images or by different losses.
     """
     predictions, damaged = _load_predictions(results.runs)
     results = RunResults([run for run in results.runs if run.name not in dict(damaged)], [*results.damaged, *damaged])
@@ -135,6 +135,8 @@ def compare(
     finished = [run for run in finished if run not in diverged]
     if not finished:
         raise RunError(f"every run diverged: {chosen.name} is NaN or infinite in {plural(len(diverged), 'run')}")
+    if losses := unequal_losses(finished, chosen):
+        raise RunError(f"cannot compare {chosen.title}: {losses}; compare another metric, as with --metric test/acc")
     unequal = unequal_images(finished, chosen)
     if unequal and not accept_changed_data:
         sets = list(dict.fromkeys(filter(None, (run.data for run in finished))))
