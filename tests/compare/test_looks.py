@@ -212,3 +212,35 @@ def test_a_sweep_that_decided_is_compared_by_its_own_metric_and_other_comparison
             assert "no verdict, since seeds were added until val/acc decided" in one.sentences[0]
             assert one.difference.low != one.difference.low
         assert any("other comparisons have no verdict" in text for text in found.caveats)
+
+
+def filtered(folder, *texts):
+    return compare(load_results([folder], texts))
+
+
+def test_what_a_filter_leaves_out_of_a_sweep_counts(sweep, write_run):
+    assert not any("left out" in text for text in filtered(sweep, "position=learned,rope").caveats), "it is no sweep"
+    add_seed(write_run, sweep, learned=0.93, rope=0.98)
+    write_run(sweep, "data=mnist", "position=learned", seed=0, acc=0.9, sweep="data=digits,mnist", predictions=False)
+    plan(sweep)
+    assert not any("left out" in text for text in filtered(sweep, "data=digits").caveats), "other images are no choice"
+    assert filtered(sweep, "data=digits", "position=rope").caveats == [], "of one row, there is no verdict"
+
+    found = filtered(sweep, "data=digits", "position=learned,rope")
+    assert "Bonferroni's correction for 2 comparisons" in found.findings.method
+    assert any(text.startswith("1 configuration of the sweep is left out: verdicts") for text in found.caveats)
+    (tested,) = found.findings.comparisons
+    assert (tested.verdict, tested.p) == ("better", pytest.approx(2 * tested.difference.p))
+
+    found = filtered(sweep, "data=digits", "seed=0,1,2")
+    assert "seeds or folds that ran are left out: learned and rope; they may" in " ".join(found.caveats)
+    tested, *_ = found.findings.comparisons
+    assert "rope and learned: no verdict, since seeds that ran are left out; the difference is" in tested.sentences[0]
+    assert found.findings.candidates == []
+
+
+def test_seeds_of_a_sweep_that_decided_are_not_left_out(sweep):
+    decide(sweep)
+    with pytest.raises(RunError, match="decided by all of its seeds; leave out no seeds: compare without seed="):
+        filtered(sweep, "seed=0,1")
+    assert [one.sentences[0] for one in filtered(sweep, "position=learned,rope").findings.comparisons] == DECIDED[:1]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrine.compare.comparison import Comparison, RowSummary, compare
@@ -150,7 +150,11 @@ def compare_across(
     parts: dict[str, RunResults] = {}
     for value in dict.fromkeys(row.values[key] for row in everything.rows):
         # A run that has not begun may not know its value: it is unfinished under each.
-        parts[value] = RunResults([run for run in results.runs if values[run.name] in (value, "")], results.damaged)
+        parts[value] = RunResults(
+            [run for run in results.runs if values[run.name] in (value, "")],
+            results.damaged,
+            [run for run in results.left_out if _typed(run, key) in (value, "")],
+        )
 
     def compared(value: str, runs: RunResults, metric: str | None, named: str | None = None) -> Comparison:
         try:
@@ -176,7 +180,7 @@ def compare_across(
             names = {run.name for run in row.runs.values()}
             ordered = [run for run in runs if run.name in names] + [run for run in runs if run.name not in names]
             named = row.label if baseline else None
-            comparisons[value] = compared(value, RunResults(ordered, results.damaged), chosen.name, named)
+            comparisons[value] = compared(value, replace(parts[value], runs=ordered), chosen.name, named)
     shared = _shared_rows(comparisons, rows, columns)
     lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
     left_out = [f"{key}={value}: no run is finished" for value in lacking]

@@ -20,6 +20,7 @@ def may_be_best(
     metric: Metric,
     pooled: PooledVariance | None,
     difference: Callable[..., Difference],
+    left_out: int = 0,
 ) -> tuple[list[ConfigurationRow], str]:
     """Return the rows that are not worse than any with a better mean, with 95 % confidence (Hsu, 1984); the best first.
 
@@ -32,6 +33,7 @@ def may_be_best(
         metric: what they are compared by.
         pooled: the variance of all rows, if they share one.
         difference: of two rows, ``difference(row, other, family)``.
+        left_out: number of configurations that could have been rows.
 
     Returns:
         The rows; and on which images that holds, if only on these: ``, on these 360 images``.
@@ -41,7 +43,7 @@ def may_be_best(
         return [], ""
     ranked = sorted(table.rows, key=lambda row: means[id(row)].mean, reverse=not metric.lower_is_better)
     method = "bonferroni" if pooled is None else "dunnett"
-    family = Family(len(means) - 1, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
+    family = Family(len(means) - 1 + left_out, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
     left, where = ranked[:1], ""
     for place, row in enumerate(ranked[1:], start=1):
         for better in ranked[: place if pooled is None else 1]:

@@ -10,6 +10,7 @@ import numpy as np
 from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_losses, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
+from vitrine.compare.left_out import LeftOut
 from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.looks import Growth, interim_caveat, sweeps_of
 from vitrine.compare.metric import Metric, choose_metric
@@ -118,11 +119,12 @@ def compare(
         accept_changed_data: compare runs whose metric was measured on different images, with a caveat.
 
     Raises:
-        RunError: no run is finished, there is no common metric, no such column, baseline or difference, or the runs
-            were evaluated on different images or by different losses.
+        RunError: no run is finished, there is no common metric, no such column, baseline or difference, the runs were
+            evaluated on different images or by different losses, or seeds of a sweep that has decided were left out.
     """
     predictions, damaged = _load_predictions(results.runs)
-    results = RunResults([run for run in results.runs if run.name not in dict(damaged)], [*results.damaged, *damaged])
+    sound = [run for run in results.runs if run.name not in dict(damaged)]
+    results = replace(results, runs=sound, damaged=[*results.damaged, *damaged])
     finished = [run for run in results.runs if run.status == "finished"]
     unfinished = [run for run in results.runs if run.status != "finished"]
     if not finished:
@@ -145,6 +147,9 @@ def compare(
         raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
     configurations = tabulate(finished)
     table = configurations.main_effect(by) if by else configurations
+    left_out = LeftOut.of(table, results.left_out)
+    if decision is not None and left_out.rows:
+        raise RunError("the sweep has decided by all of its seeds; leave out no seeds: compare without seed=")
     first = _first_row(table, decision)
     reference = table.row(baseline) if baseline else first
     comparable = predictions if _have_equal_labels(finished) and not unequal else {}
@@ -162,6 +167,7 @@ def compare(
         decision=decision,
         unfinished=[*unfinished, *(replace(run, status="diverged") for run in diverged)],
         growth=growth,
+        left_out=left_out,
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
@@ -176,6 +182,7 @@ def compare(
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),
+        *left_out.caveats,
         *(() if decision is None else _decision_caveats(decision, ignored, other_question=other_question)),
         _selection_caveat(reference, len(table.rows)) if selected else "",
         _divergence_caveat(diverged, chosen) if diverged else "",

@@ -10,6 +10,7 @@ from vitrine.compare.decided import SweepDecision
 from vitrine.compare.failures import FailureRate, failure_rate
 from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
+from vitrine.compare.left_out import LeftOut
 from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
 from vitrine.compare.method import method_of, sequential_method
@@ -99,6 +100,7 @@ def findings(
     decision: SweepDecision | None,
     unfinished: Sequence[RunResult],
     growth: Growth | None,
+    left_out: LeftOut,
 ) -> Findings:
     """Compare every other row with the baseline.
 
@@ -116,6 +118,7 @@ def findings(
         unfinished: runs that did not finish: a row that fails more often than the other is not called better.
         growth: rows to which seeds were added because of results: no interval of a fixed number of seeds holds for
             them.
+        left_out: configurations that a filter left out count as rows; rows without all seeds have no verdict.
     """
     others = [row for row in table.rows if row is not baseline]
     sides = [_comparable_runs(row, baseline) for row in others]
@@ -123,9 +126,10 @@ def findings(
     known = {} if fixed_images or one_image else predictions
     complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
     values = [row.values_by_seed(metric.name) for row in table.rows]
-    pooled = PooledVariance.of(values) if complete else None
+    more = left_out.configurations  # their variances are not known, so each pair has its own
+    pooled = PooledVariance.of(values) if complete and not more else None
     tests = max(1, sum(not math.isnan(_difference(pair, metric, {}, pooled=pooled).p) for pair in sides))
-    family = _family(math.comb(len(table.rows), 2) if all_pairs else tests, pooled, all_pairs=all_pairs)
+    family = _family(math.comb(len(table.rows) + more, 2) if all_pairs else tests + more, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     failed = {row.label: failure_rate(row, unfinished) for row in table.rows}
@@ -139,6 +143,7 @@ def findings(
         decided = None if decision is None else decision.about(row, baseline, metric.name)
         rates = failed[row.label], failed[baseline.label]
         added = _why_seeds_were_added(row, baseline, decision, growth)
+        withheld = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
         equal = _are_equal(tested, difference_of_interest)
         if decided is not None:
             mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
@@ -147,8 +152,8 @@ def findings(
             verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
             equal = decided.verdict == "equal"
             sentences = [decided.sentence]
-        elif not math.isnan(tested.p) and (added or _rests_on_survivors(verdict, rates, equal=equal)):
-            reason = f"seeds were added {added}" if added else "means are over survivors"
+        elif not math.isnan(tested.p) and (withheld or _rests_on_survivors(verdict, rates, equal=equal)):
+            reason = withheld or "means are over survivors"
             tested, p, verdict = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan, "inconclusive"
             equal = False
             sentences = [_withheld_sentence(row, baseline, tested, reason, metric)]
@@ -163,8 +168,8 @@ def findings(
         return _difference(_comparable_runs(row, other), metric, known, family, pooled)
 
     survivors = {rate.share for rate in failed.values()}
-    fixed = decision is None and growth is None and len(survivors) == 1
-    candidates, where = may_be_best(table, metric, pooled, against) if fixed else ([], "")
+    fixed = decision is None and growth is None and not left_out.rows and len(survivors) == 1
+    candidates, where = may_be_best(table, metric, pooled, against, more) if fixed else ([], "")
     best = best_sentences(table, metric, candidates, where, fixed=fixed)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -112,10 +112,11 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunResults:
-    """Runs to be compared, and damaged runs as pairs of name and problem."""
+    """Runs to be compared, damaged runs as pairs of name and problem, and runs that filters left out, not loaded."""
 
     runs: list[RunResult]
     damaged: list[tuple[str, str]]
+    left_out: Sequence[RunResult] = ()
 
 
 def load_results(
@@ -151,6 +152,7 @@ def load_results(
         [entry for entry in found.values() if isinstance(entry, RunEntry)],
         [entry for entry in found.values() if isinstance(entry, UnreadableRun)],
     )
+    every = kept.entries
     for text in filters:
         column, _, values = text.partition("=")
         if kept.entries and all(kept.column(column) not in entry.config for entry in kept.entries):
@@ -170,7 +172,9 @@ def load_results(
         folder = run.folder
         return (run.started, math.inf if folder is None else orders[folder.parent].get(folder.name, math.inf), run.name)
 
-    return RunResults(sorted(runs, key=place), damaged)
+    paths_kept = {entry.path for entry in kept.entries}
+    left_out = [_not_loaded(entry) for entry in every if entry.path not in paths_kept]
+    return RunResults(sorted(runs, key=place), damaged, left_out)
 
 
 def _order_of_trials(folder: Path) -> dict[str, int]:
@@ -201,6 +205,12 @@ def result_of(entry: RunEntry) -> RunResult:
     if predictions.is_file():
         labels_hash = sha256(read_predictions(predictions, "labels")[0].tobytes()).hexdigest()
     return RunResult(str(folder), status, entry.config, _overrides(facts), facts, metrics, history, folder, labels_hash)
+
+
+def _not_loaded(entry: RunEntry) -> RunResult:
+    return RunResult(
+        str(entry.path), entry.status, entry.config, _overrides(entry.facts), entry.facts, {}, [], entry.path
+    )
 
 
 def _overrides(facts: Mapping[str, Any]) -> dict[str, str]:
