@@ -192,7 +192,7 @@ def test_csv_has_a_line_for_each_row_and_column_with_the_numbers_of_each_compari
 
 def test_the_command_prints_the_table_and_notes_the_look(write_grid, capsys):
     grid = write_grid()
-    trials = [{"folder": path.name, "status": "finished"} for path in sorted(grid.iterdir())]
+    trials = [{"folder": Path(run.name).name, "status": "finished"} for run in load_results([grid]).runs]
     (grid / "sweep.json").write_text(json.dumps({"trials": trials}))
     main([str(grid), "--across", "data"])
     printed = capsys.readouterr().out

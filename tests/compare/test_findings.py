@@ -818,13 +818,14 @@ def test_a_metric_has_its_own_unit_and_direction_whatever_it_is_of():
     assert not any(difference_problem(name, 1) for name in ("test/loss", "train_seconds", "val/depth_error"))
 
 
-def test_trials_of_one_second_are_in_the_order_of_the_sweep(tmp_path, write_run):
-    at_once = {"facts": {"started": "2026-01-31T12:00:00+00:00"}}
+@pytest.mark.parametrize("minutes", [(0, 0), (9, 5)], ids=["at once", "the reference last"])
+def test_trials_are_in_the_order_of_the_sweep(tmp_path, write_run, minutes):
     command = "model=vit_nano position=rope,learned seed=0,1,2"
     trials = []
-    for scheme in ("rope", "learned"):
+    for scheme, minute in zip(("rope", "learned"), minutes, strict=True):
         for seed in range(3):
-            run = write_run(tmp_path, f"position={scheme}", seed=seed, acc=0.9 + seed / 100, sweep=command, **at_once)
+            facts = {"started": f"2026-01-31T12:{minute:02d}:00+00:00"}
+            run = write_run(tmp_path, f"position={scheme}", seed=seed, sweep=command, facts=facts, predictions=False)
             run = run.rename(tmp_path / f"position-{scheme}_seed-{seed}")
             trials.append({"folder": run.name})
     (tmp_path / "sweep.json").write_text(json.dumps({"trials": trials}))

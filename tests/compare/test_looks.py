@@ -19,9 +19,8 @@ def compared(folder, **options):
 
 def plan(folder):
     """Write sweep.json as a grid does: with all trials that were asked for."""
-    trials = [
-        {"folder": path.parent.name, "varies": {}, "status": "finished"} for path in sorted(folder.glob("*/run.json"))
-    ]
+    runs = sorted(folder.glob("*/run.json"), key=lambda path: json.loads(path.read_text())["started"])
+    trials = [{"folder": path.parent.name, "varies": {}, "status": "finished"} for path in runs]
     (folder / "sweep.json").write_text(json.dumps({"trials": trials}))
 
 

@@ -40,7 +40,7 @@ class AcrossComparison:
         key: the key, by the name of its column in the table of all runs.
         metric: what rows are compared by.
         columns: names of the keys in which rows differ.
-        rows: in the order in which they were started.
+        rows: in the order of their runs.
         baseline: the row that others are compared with.
         comparisons: by value of the key, each on its own images.
         left_out: values under which no run is finished, in sentences.

@@ -109,8 +109,8 @@ def compare(
         metric: name of the metric; by default that by which the sweep was decided (``sweep=decide``), else test
             accuracy, or the first of ``PREFERRED`` that all runs have.
         by: a column whose main effect is compared; by default, every configuration is a row.
-        baseline: the row that others are compared with; by default that of the sweep's decision, or the one that was
-            started first; of trials started in the same second, the one that the sweep lists first.
+        baseline: the row that others are compared with; by default that of the sweep's decision, or the one that the
+            sweep lists first; outside sweeps, and of several, the one that was started first.
         target: validation accuracy in (0, 1] for the time to reach it.
         difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
             metric's unit: below 1 for a metric in [0, 1].
@@ -216,7 +216,7 @@ def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None
 
 
 def _first_row(table: Table, decision: SweepDecision | None) -> ConfigurationRow:
-    """The baseline if none is named: that of the sweep's decision, or the row that was started first."""
+    """The baseline if none is named: that of the sweep's decision, or the first row."""
     decided = [row for row in table.rows if decision is not None and decision.is_baseline(row)]
     return decided[0] if len(decided) == 1 else table.rows[0]
 

@@ -128,7 +128,7 @@ def load_results(
 ) -> RunResults:
     """Load every run at ``paths`` or anywhere below them, each once, in the order they were started.
 
-    Trials of a sweep that were started in the same second are in the order of the sweep.
+    Trials of a sweep are together, in its order: on a cluster, jobs start in any order.
 
     Args:
         paths: run folders, and folders of runs.
@@ -166,11 +166,15 @@ def load_results(
             runs.append(replace(result_of(entry), trust=tuple(trust), allow_changed_code=allow_changed_code))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
-    orders = {parent: _order_of_trials(parent) for parent in {run.folder.parent for run in runs if run.folder}}
+    runs.sort(key=lambda run: (run.started, run.name))
+    begun: dict[Path, str] = {}
+    for run in runs:
+        begun.setdefault(Path(run.name).parent, run.started)
+    orders = {parent: _order_of_trials(parent) for parent in begun}
 
-    def place(run: RunResult) -> tuple[str, float, str]:
-        folder = run.folder
-        return (run.started, math.inf if folder is None else orders[folder.parent].get(folder.name, math.inf), run.name)
+    def place(run: RunResult) -> tuple[str, str, float]:
+        path = Path(run.name)
+        return begun[path.parent], str(path.parent), orders[path.parent].get(path.name, math.inf)
 
     paths_kept = {entry.path for entry in kept.entries}
     left_out = [_not_loaded(entry) for entry in every if entry.path not in paths_kept]
@@ -178,7 +182,7 @@ def load_results(
 
 
 def _order_of_trials(folder: Path) -> dict[str, int]:
-    """Places of a sweep's trials by their folders' names: workers start several within a second. Empty elsewhere."""
+    """Places of a sweep's trials by their folders' names; empty elsewhere."""
     try:
         trials = read_json(folder / "sweep.json")["trials"]
         return {str(trial["folder"]): place for place, trial in enumerate(trials)}

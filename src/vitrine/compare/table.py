@@ -71,7 +71,7 @@ class ConfigurationRow:
 
 @dataclass(frozen=True)
 class Table:
-    """Configurations, in the order in which they were started.
+    """Configurations, in the order of their runs.
 
     Attributes:
         columns: names of the keys in which configurations differ.
@@ -197,7 +197,7 @@ def label_of(values: Mapping[str, str]) -> str:
 
 
 def tabulate(runs: Sequence[RunResult]) -> Table:
-    """Group finished runs, given in the order they were started, by configuration."""
+    """Group finished runs by configuration, in their order."""
     known = {key for run in runs for key in run.config if distinguishes(key, run.data)}
     known |= {key for run in runs for key in _part_sources(run)}
     if all(isinstance(run.repetition, Fold) for run in runs):
@@ -214,7 +214,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
     for index, members in enumerate(grouped):
         chosen = {name: column[index] for name, column in shown.items()}
         kept: dict[Hashable, RunResult] = {}
-        for run in members:
+        for run in sorted(members, key=lambda run: run.started):
             if run.repetition in kept:
                 superseded.append(kept[run.repetition])
             kept[run.repetition] = run
