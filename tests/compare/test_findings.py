@@ -303,6 +303,22 @@ def test_the_best_of_several_rows_comes_with_what_its_selection_means(tmp_path, 
     assert "with 95 % confidence, on these 360 images, conv is the best of all 4" in sentences
 
 
+def test_no_row_that_is_worse_than_the_baseline_may_be_the_best(tmp_path, write_run):
+    """None errs where rope errs, and learned elsewhere: the part over images is small for none and rope alone."""
+    right = {scheme: np.ones(1000, bool) for scheme in ("rope", "none", "learned")}
+    right["rope"][:160] = right["none"][:160] = right["none"][-32:] = right["learned"][300:458] = False
+    for scheme, more in {"rope": (0, 2, 4), "none": (3, 1, 5), "learned": (1, 4, 2)}.items():
+        for seed, wrong in enumerate(more):
+            of_seed = right[scheme].copy()
+            of_seed[700 : 700 + wrong] = False
+            metrics, labels = {"test/acc": float(of_seed.mean())}, np.arange(1000) % 10
+            write_run(tmp_path, f"position={scheme}", seed=seed, right=of_seed, labels=labels, metrics=metrics)
+    found = compared(tmp_path).findings
+    assert "common variance of all rows" in found.method
+    assert {one.row.label: one.verdict for one in found.comparisons} == {"learned": "inconclusive", "none": "worse"}
+    assert [row.label for row in found.candidates] == ["learned", "rope"]
+
+
 def test_pairs_that_were_computed_differently_are_reported(tmp_path, write_run):
     for seed in range(3):
         write_run(tmp_path, "position=learned", seed=seed, facts={"compiled": "nothing", "precision": "32-true"})

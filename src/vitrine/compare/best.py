@@ -18,19 +18,22 @@ SEVERAL = 3  # rows from which a mean is the best of many
 def may_be_best(
     table: Table,
     metric: Metric,
+    baseline: ConfigurationRow,
     pooled: PooledVariance | None,
     difference: Callable[..., Difference],
     left_out: int = 0,
 ) -> tuple[list[ConfigurationRow], str]:
     """Return the rows that are not worse than any with a better mean, with 95 % confidence (Hsu, 1984); the best first.
 
-    With one variance of all rows, none is worse than another without being worse than the best mean. With their own,
-    the best mean may be the least certain. Of two rows, both are returned unless the two-sided interval of their
-    difference excludes zero, as their verdict has it. Where rows have too few seeds to tell, none is.
+    With variances of their own, the best mean may be the least certain. With one of all rows, only the part over images
+    differs between pairs: rows are compared with the best mean, and with the baseline, as their verdicts are. Of two
+    rows, both are returned unless the two-sided interval of their difference excludes zero, as their verdict has it.
+    Where rows have too few seeds to tell, none is.
 
     Args:
         table: the rows.
         metric: what they are compared by.
+        baseline: the row that the others' verdicts are about.
         pooled: the variance of all rows, if they share one.
         difference: of two rows, ``difference(row, other, family)``.
         left_out: number of configurations that could have been rows.
@@ -46,7 +49,10 @@ def may_be_best(
     family = Family(len(means) - 1 + left_out, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
     left, where = ranked[:1], ""
     for place, row in enumerate(ranked[1:], start=1):
-        for better in ranked[: place if pooled is None else 1]:
+        better_ones = ranked[:place]
+        if pooled is not None:
+            better_ones = [one for one in better_ones if one is ranked[0] or one is baseline]
+        for better in better_ones:
             found = difference(better, row, family)
             where = where or on_these_images(better, found, metric)
             if (-found.high if metric.lower_is_better else found.low) > 0:  # false for NaN, which leaves a row in
