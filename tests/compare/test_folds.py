@@ -8,6 +8,7 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.errors import RunError
+from vitrine.sweeps.summary import mixed_images
 from vitrine.sweeps.sweep import best_configuration
 from vitrine.sweeps.trial import TrialResult
 
@@ -130,3 +131,16 @@ def test_a_sweep_ranks_means_over_folds_and_its_command_trains_without_them():
     assert (best.varies, best.count, best.mean) == ({"patch": "4"}, 3, pytest.approx(0.85))
     common = ["model=vit_nano", "depth='3'", "data.root='my pictures/a.csv'", "data.folds=3"]
     assert best.command(common).endswith("model=vit_nano depth=3 'data.root=my pictures/a.csv' patch=4")
+
+
+def test_a_sweep_ranks_means_over_divisions_into_folds():
+    varies, results = [], []
+    for scheme, of_divisions in {"learned": (0.87, 0.95), "rope": (0.92, 0.92)}.items():
+        for split, acc in enumerate(of_divisions):
+            for fold in range(5):
+                varies.append({"position": scheme, "data.val_seed": str(split), "data.fold": str(fold)})
+                results.append(TrialResult("finished", {"val/acc": acc}, validation=(f"{split}-{fold}", "labels")))
+    best = best_configuration(varies, results)
+    assert best is not None
+    assert (best.varies, best.count) == ({"position": "rope"}, 10)
+    assert mixed_images(varies, results) == ""

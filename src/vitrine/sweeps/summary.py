@@ -296,13 +296,14 @@ def mixed_images(varies: Sequence[Mapping[str, str]], results: Sequence[TrialRes
 
     Runs of earlier versions do not have the labels, which are compared where they are known.
     """
-    first: dict[str, dict[str, str]] = {}  # what is known of the data, by fold
+    first: dict[tuple[str, str], dict[str, str]] = {}  # what is known of the data, by fold and division
     count = unlike = 0
     for overrides, result in zip(varies, results, strict=True):
         if result.status == "finished" and any(result.validation):
             data = dict(zip(("images", "labels"), result.validation, strict=True))
             data |= {key: overrides.get(key, "") for key in DATA_KEYS}
-            known = first.setdefault(overrides.get("data.fold", ""), {})
+            fold = overrides.get("data.fold", "")
+            known = first.setdefault((fold, overrides.get("data.val_seed", "") if fold else ""), {})
             unlike += any(known.setdefault(name, value) != value for name, value in data.items() if value)
             count += 1
     if not unlike:

@@ -254,6 +254,8 @@ def by_configuration(
 ) -> dict[Group, dict[Group, TrialResult]]:
     """Results of finished trials by their varying overrides, and in each by seed and fold where there are several."""
     repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
+    if "data.fold" in repeated:
+        repeated.add("data.val_seed")  # another division into folds
     keys = list(dict.fromkeys(key for overrides in varies for key in overrides))  # their order differs between commands
     groups: dict[Group, dict[Group, TrialResult]] = {}
     for overrides, result in zip(varies, results, strict=True):
