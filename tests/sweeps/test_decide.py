@@ -379,7 +379,12 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
         (["data=digits,mnist"], "data.name=mnist(?s:.*)on different images cannot be compared"),
         (["position=learned,rope", "accept_changed_data=true"], "runs on different data cannot be compared"),
         (["loss=cross_entropy,focal", "sweep.metric=test/loss"], "sweep.metric=test/loss\n *measures another loss for"),
-        (["data.val_seed=0,1"], "data.val_seed=1(?s:.*)on different images cannot be compared"),
+        (["data.val_seed=0,1", "sweep.metric=test/acc"], "data.val_seed\n *repeats configurations"),
+        (
+            ["data.folds=5", "data.fold=0,1", "position=learned,rope"],
+            "data.fold\n *repeats configurations, which sweep=",
+        ),
+        (["data.val_fraction=0.1,0.2"], "data.val_fraction=0.2(?s:.*)on different images cannot be compared"),
     ],
 )
 def test_what_cannot_be_decided_is_named(tmp_path, overrides, message):

@@ -350,11 +350,12 @@ def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space
     if sweep.sampler is not None:
         problem = "decides between configurations that are given; a search, sweep.sampler, chooses them"
         found.append(Fault("sweep.method", sweep.method, problem))
-    if "seed" in space or any(
-        override.key_or_group == "seed" and override.is_sweep_override() for override in overrides
-    ):
+    varied = {*space, *(override.key_or_group for override in overrides if override.is_sweep_override())}
+    if "seed" in varied:
         problem = "trains as many seeds as it takes: leave seed out, and set sweep.max_seeds"
         found.append(Fault("sweep.method", sweep.method, problem))
+    for key in sorted({"data.fold", "data.val_seed"} & varied):
+        found.append(Fault(key, "", "repeats configurations, which sweep=decide does by seeds: give one value"))
     if sweep.max_seeds < sweep.min_seeds:
         found.append(Fault("sweep.max_seeds", str(sweep.max_seeds), f"is below sweep.min_seeds={sweep.min_seeds}"))
     return found
