@@ -257,4 +257,4 @@ def test_a_value_under_which_every_run_diverged_is_named_and_left_out(write_grid
         write_run(grid, *given, metrics={"test/acc": math.nan, "val/acc": math.nan}, predictions=False)
     across = compare_across(load_results([grid]), "data")
     assert list(across.comparisons) == ["digits", "mnist"]
-    assert across.left_out == ["data=fashion_mnist: every run diverged"]
+    assert across.left_out == ["data=fashion_mnist: the metric is NaN or infinite in every run"]

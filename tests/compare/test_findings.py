@@ -407,6 +407,18 @@ def test_a_diverged_run_is_named_and_left_out(tmp_path, write_run):
         compared(lost, metric="test/loss")
 
 
+def test_a_metric_that_is_not_defined_is_no_divergence(tmp_path, write_run):
+    reached = {"test/acc": 0.9, "test/loss": 0.1, "test/auroc": math.nan}
+    lost = write_run(tmp_path, seed=9, metrics=reached, predictions=False)
+    with pytest.raises(RunError, match="test/auroc is not defined on these images: it is NaN or infinite in 1 run"):
+        compared(tmp_path, metric="test/auroc")
+    for seed, auroc in enumerate((0.9, 0.92, 0.91)):
+        write_run(tmp_path, seed=seed, metrics=reached | {"test/auroc": auroc}, predictions=False)
+    found = compared(tmp_path, metric="test/auroc")
+    assert found.findings.failed["the configuration"].failed == 0
+    assert f"1 run without a defined test/auroc is left out: {lost}" in found.caveats
+
+
 def test_one_seed_supports_no_conclusion(tmp_path, write_run):
     write_rows(write_run, tmp_path, learned=[0.9], rope=[0.99])
     found = compared(tmp_path)

@@ -184,7 +184,7 @@ def compare_across(
     shared = _shared_rows(comparisons, rows, columns)
     lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
     left_out = [f"{key}={value}: no run is finished" for value in lacking]
-    left_out += [f"{key}={value}: every run diverged" for value in diverged]
+    left_out += [f"{key}={value}: the metric is NaN or infinite in every run" for value in diverged]
     return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
 
 

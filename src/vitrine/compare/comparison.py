@@ -133,10 +133,14 @@ def compare(
     chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
     if difference_of_interest is not None and (problem := difference_problem(chosen.name, difference_of_interest)):
         raise RunError(f"a difference of {difference_of_interest:g} in {chosen.title} {problem}")
-    diverged = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
-    finished = [run for run in finished if run not in diverged]
+    lost = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
+    diverged = [run for run in lost if not _has_finite_losses(run)]
+    undefined = [run for run in lost if run not in diverged]
+    finished = [run for run in finished if run not in lost]
     if not finished:
-        raise RunError(f"every run diverged: {chosen.name} is NaN or infinite in {plural(len(diverged), 'run')}")
+        where = f"NaN or infinite in {plural(len(lost), 'run')}"
+        undefined_here = f"{chosen.name} is not defined on these images: it is {where}"
+        raise RunError(undefined_here if undefined else f"every run diverged: {chosen.name} is {where}")
     if losses := unequal_losses(finished, chosen):
         raise RunError(f"cannot compare {chosen.title}: {losses}; compare another metric, as with --metric test/acc")
     unequal = unequal_images(finished, chosen)
@@ -185,7 +189,8 @@ def compare(
         *left_out.caveats,
         *(() if decision is None else _decision_caveats(decision, ignored, other_question=other_question)),
         _selection_caveat(reference, len(table.rows)) if selected else "",
-        _divergence_caveat(diverged, chosen) if diverged else "",
+        _lost_caveat(diverged, f"diverged ({chosen.name} is NaN or infinite) and"),
+        _lost_caveat(undefined, f"without a defined {chosen.name}"),
     ]
     warnings = [doubt for doubt in doubts if doubt]
     lines = notes(table, [summary.interval for summary in summaries], found.method)
@@ -259,10 +264,15 @@ def _selection_caveat(baseline: ConfigurationRow, rows: int) -> str:
     )
 
 
-def _divergence_caveat(diverged: Sequence[RunResult], metric: Metric) -> str:
-    names = listed([run.name for run in diverged], 4)
-    verb = "is" if len(diverged) == 1 else "are"
-    return f"{plural(len(diverged), 'run')} diverged ({metric.name} is NaN or infinite) and {verb} left out: {names}"
+def _has_finite_losses(run: RunResult) -> bool:
+    """Whether the run has not diverged, though another metric, such as AUROC of one class, is not defined."""
+    losses = [run.metrics[name] for name in ("val/loss", "test/loss") if name in run.metrics]
+    return bool(losses) and all(map(math.isfinite, losses))
+
+
+def _lost_caveat(lost: Sequence[RunResult], how: str) -> str:
+    names, verb = listed([run.name for run in lost], 4), "is" if len(lost) == 1 else "are"
+    return f"{plural(len(lost), 'run')} {how} {verb} left out: {names}" if lost else ""
 
 
 def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions], list[tuple[str, str]]]:

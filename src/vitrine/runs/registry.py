@@ -211,7 +211,7 @@ def find_runs(folders: Iterable[str | Path]) -> RunList:
 def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
     """Return the ``count`` best finished runs by a validation metric: the highest values, or the lowest losses.
 
-    A run whose metric is not finite diverged, and is left out.
+    A run whose metric is not finite is left out.
 
     Raises:
         RunError: it is a test metric, or no finished run has a finite value.
