@@ -103,7 +103,7 @@ def test_folds_and_a_plain_validation_split_are_not_compared(folds, write_run):
 
 
 @pytest.mark.whole
-def test_learning_curves_over_data_are_compared_without_a_caveat(tmp_path, write_run):
+def test_learning_curves_over_data_are_about_one_draw_of_it(tmp_path, write_run):
     for fraction, count in (("0.1", 129), ("0.5", 646)):
         for seed in range(3):
             images = {"train": count, "val": 144, "test": 360}
@@ -112,6 +112,7 @@ def test_learning_curves_over_data_are_compared_without_a_caveat(tmp_path, write
     found = compare(load_results([tmp_path]))
     assert found.table.columns == ["data.train_fraction"]
     assert "different data" not in " ".join(found.caveats)
+    assert "the same part of the images (data.subset_seed=0): intervals are about this draw" in " ".join(found.caveats)
 
 
 def test_without_overlap_nothing_changes():

@@ -94,6 +94,11 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         yield _fold_caveat(table)
     elif len(groups := groups_of(runs, lambda run: run.facts.get("validation"))) > 1:
         yield f"runs selected their checkpoints on different validation splits: {sizes(groups)}"
+    if draws := sorted({str(run.config.get("data.subset_seed", 0)) for run in runs if _is_on_a_part(run)}):
+        yield (
+            f"all seeds train on the same part of the images (data.subset_seed={','.join(draws)}): intervals are about "
+            "this draw, and do not cover how much others, above all of few images, would differ"
+        )
 
 
 def grouped_images(runs: Sequence[RunResult]) -> str:
@@ -185,6 +190,10 @@ def by_fold(runs: Sequence[RunResult]) -> list[list[RunResult]]:
             return [list(runs)]
         groups.setdefault(run.repetition.of_all_seeds, []).append(run)
     return list(groups.values())
+
+
+def _is_on_a_part(run: RunResult) -> bool:
+    return run.config.get("data.per_class") is not None or run.config.get("data.train_fraction") not in (None, 1)
 
 
 def _varies_in_size(table: Table) -> bool:
