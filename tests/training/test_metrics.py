@@ -149,6 +149,7 @@ def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, out
         "nothing": "None",
         "wrong": "1 / 0",
         "huge": "10**400",
+        "five_acc": "93.0",
     }
     functions = [f"def {name}(logits, labels): return {value}" for name, value in given.items()]
     module = "\n".join(["import numpy as np", *functions])
@@ -161,6 +162,8 @@ def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, out
         with pytest.raises(PartError) as error:
             own[name](logits, labels)
         assert str(error.value) == f"lab_of_values.own.{name} must return a finite number, not {problem}"
+    with pytest.raises(PartError, match=r"^lab_of_values.own.five_acc must return a share in \[0, 1\], not 93.0"):
+        own["five_acc"](logits, labels)
     for name, problem in {"wrong": "ZeroDivisionError", "huge": "OverflowError"}.items():
         with pytest.raises(PartError, match=f"^lab_of_values.own.{name} failed: {problem}"):
             own[name](logits, labels)

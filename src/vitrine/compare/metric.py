@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
@@ -17,9 +17,15 @@ NOTHING = 1e-7  # of a shown value: floating-point error
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, by its name in metrics.json."""
+    """A metric, by its name in metrics.json.
+
+    Attributes:
+        name: ``test/acc``.
+        is_share: whether an accuracy is in [0, 1]; one of a user's own, of an earlier version, may be in per cent.
+    """
 
     name: str
+    is_share: bool = True
 
     @property
     def kind(self) -> str:
@@ -29,7 +35,7 @@ class Metric:
     @property
     def is_accuracy(self) -> bool:
         """Whether it is an accuracy: stored in [0, 1], shown in per cent."""
-        return self.kind.endswith("acc") or self.kind.startswith("class_acc")
+        return self.is_share and (self.kind.endswith("acc") or self.kind.startswith("class_acc"))
 
     @property
     def counts_images(self) -> bool:
@@ -140,7 +146,9 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
         raise RunError(f"no run has the metric {name}; available: {', '.join(shown)}{hint}")
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")
-    return Metric(name)
+    metric = Metric(name)
+    beyond = metric.is_accuracy and any(run.metrics[name] < 0 or run.metrics[name] > 1 for run in runs)
+    return replace(metric, is_share=False) if beyond else metric
 
 
 def format_p(p: float) -> str:

@@ -139,8 +139,11 @@ def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
         value = metric(logits.clone(), labels.to(torch.int64, copy=True))  # which it may change
         if isinstance(value, Tensor) and value.dim() == 0:
             value = value.item()
-        if isinstance(value, Real) and math.isfinite(value):  # OverflowError for an int beyond all floats
-            return float(value)
+        finite = isinstance(value, Real) and math.isfinite(value)  # OverflowError for an int beyond all floats
+    if finite and name.endswith("acc") and not 0 <= value <= 1:
+        raise PartError(name, f"must return a share in [0, 1], not {value}, since its name ends in acc; or rename it")
+    if finite:
+        return float(value)
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
     given = value if isinstance(value, Real) else f"a {type(value).__name__}{shape}"
     raise PartError(name, f"must return a finite number, not {given}")
