@@ -45,6 +45,8 @@ def test_folds_are_repetitions_of_one_row_and_intervals_are_corrected(folds):
     )
     assert tested.difference.p == pytest.approx(2 * stats.t.sf(differences.mean() / variance**0.5, 4))
     assert "5 folds" in tested.sentences[0]
+    assert "on these" not in tested.sentences[0], "each fold is validated on images of its own"
+    assert "on these 360 images" in compare(load_results([folds]), metric="test/acc").sentences[-1]
     assert "over 5 folds" in found.findings.sentences[0]
     assert found.summaries[0].interval.half_width == pytest.approx(
         stats.t.ppf(0.975, 4) * (np.var(ROPE, ddof=1) * (1 / 5 + 1 / 4)) ** 0.5

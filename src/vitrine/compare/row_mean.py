@@ -18,8 +18,8 @@ def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
 def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:
     """On which images a finding holds, if only on these: ``, on these 360 images``; empty if none are measured on."""
     stage = metric.name.partition("/")[0]
-    if tested.new_images or stage == metric.name:
-        return ""
+    if tested.new_images or stage == metric.name or (stage == "val" and tested.overlap):
+        return ""  # each fold validates on images of its own
     run = next(iter(row.runs.values()))
     count = (run.facts.get("images") or {}).get(stage)
     return f", on {'this' if count == 1 else 'these'} {plural(count, 'image') if count else 'images'}"
