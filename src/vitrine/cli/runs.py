@@ -175,7 +175,7 @@ def show_best(options: argparse.Namespace) -> None:
     if warning := validation_warning(found, run, metric):
         print(printable(warning))
         return
-    if luck := luck_sentence(configurations, run, metric):
+    if luck := luck_sentence(configurations, run, metric, found.entries):
         print(printable(luck))
     if run not in (members := configurations[0]):
         mean = cell_text(metric, fmean(one.metrics[metric] for one in members))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.run_groups import MAX_LISTED
@@ -67,6 +68,7 @@ def best_sentences(
     metric: Metric,
     candidates: Sequence[ConfigurationRow],
     where: str,
+    unfinished: Sequence[RunResult],
     *,
     fixed: bool,
 ) -> list[str]:
@@ -77,6 +79,7 @@ def best_sentences(
         metric: what they are compared by.
         candidates: the rows that may be the best (:func:`may_be_best`).
         where: on which images that holds, if only on these.
+        unfinished: runs whose seeds are not fresh, either.
         fixed: whether the number of seeds was set beforehand, and means are over all runs. Otherwise only the best mean
             is named.
     """
@@ -96,7 +99,8 @@ def best_sentences(
         sentences[0] += f"; {metric.value(corrected)} corrected for choosing the best of {len(means)}"
     if candidates:
         sentences.append(_candidates_sentence(candidates, len(table.rows), where))
-    return [*sentences, *_on_fresh_seeds(row)]
+    used = [run.seed for run in (*(run for row in table.rows for run in row.runs.values()), *unfinished)]
+    return [*sentences, *_on_fresh_seeds(row, used)]
 
 
 def _index_of_best(means: Sequence[ConfidenceInterval], metric: Metric) -> int:
@@ -114,10 +118,10 @@ def _candidates_sentence(candidates: Sequence[ConfigurationRow], rows: int, wher
     return f"{sure} the best of all {rows} is among {len(candidates)} of them: {labels}"
 
 
-def _on_fresh_seeds(row: ConfigurationRow) -> list[str]:
+def _on_fresh_seeds(row: ConfigurationRow, used: Sequence[object]) -> list[str]:
     """The command that measures a row on seeds it was not chosen by, if its configuration is on disk."""
     run = next(iter(row.runs.values()))
     seeds = [run.seed for run in row.runs.values()]
     if row.is_main_effect or row.overlap or run.folder is None or not all(isinstance(seed, int) for seed in seeds):
         return []
-    return [f"to measure {row.label} on fresh seeds: {fresh_seeds_command(run.folder, run.facts, seeds)}"]
+    return [f"to measure {row.label} on fresh seeds: {fresh_seeds_command(run.folder, run.facts, seeds, used)}"]

@@ -43,8 +43,12 @@ def validation_warning(found: RunList, best: RunEntry, metric: str) -> str:
     return f"{others}, so it need not be better than they are: give filters{hint}"
 
 
-def luck_sentence(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, metric: str) -> str:
+def luck_sentence(
+    configurations: Sequence[Sequence[RunEntry]], best: RunEntry, metric: str, entries: Sequence[RunEntry]
+) -> str:
     """Return what the best run is worth beyond having been selected, and the command that measures it.
+
+    Its seeds are fresh to all ``entries``, also those that did not finish.
 
     Empty if it is the only run.
     """
@@ -56,5 +60,6 @@ def luck_sentence(configurations: Sequence[Sequence[RunEntry]], best: RunEntry, 
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
     seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
     seeds = [seed for seed in seeds if isinstance(seed, int)]
-    command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, seeds)
+    used = [run.config.get("seed") for run in entries]
+    command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, seeds, used)
     return f"its {metric} {part}; on fresh seeds:\n  {command}"

@@ -170,7 +170,7 @@ def findings(
     survivors = {rate.share for rate in failed.values()}
     fixed = decision is None and growth is None and not left_out.rows and len(survivors) == 1
     candidates, where = may_be_best(table, metric, baseline, pooled, against, more) if fixed else ([], "")
-    best = best_sentences(table, metric, candidates, where, fixed=fixed)
+    best = best_sentences(table, metric, candidates, where, unfinished, fixed=fixed)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None
     levene = math.nan if rest is None else levene_p(rest)

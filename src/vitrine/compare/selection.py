@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
@@ -111,17 +111,25 @@ def luck_of(value: str, corrected: str) -> str:
     return f"is {corrected} corrected for that choice"
 
 
-def fresh_seeds(seeds: Sequence[int]) -> str:
-    """Return the override for as many other seeds as ``seeds``, at least three; many are a range."""
-    first = max(seeds, default=-1) + 1
+def fresh_seeds(seeds: Sequence[int], used: Iterable[object] = ()) -> str:
+    """Return the override for as many seeds as ``seeds``, at least three, above them and ``used``; many are a range."""
+    first = max([*seeds, *(seed for seed in used if isinstance(seed, int))], default=-1) + 1
     fresh = range(first, first + max(3, len(seeds)))
     many = f"range({fresh.start},{fresh.stop})"
     return f"seed={many if len(fresh) > MAX_LISTED else ','.join(map(str, fresh))}"
 
 
-def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int]) -> str:
-    """Return the command that trains a run's configuration on other seeds than ``seeds``; ``facts`` are of run.json."""
-    return f"{program('train')} -m {shlex.join([f'like={run}', *trust_overrides(facts), fresh_seeds(seeds)])}"
+def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int], used: Iterable[object] = ()) -> str:
+    """Return the command that trains a run's configuration on fresh seeds.
+
+    Args:
+        run: the run folder.
+        facts: of run.json.
+        seeds: that its configuration finished with.
+        used: of all runs, also those that failed or diverged, which they would do again; what is no number is skipped.
+    """
+    overrides = [f"like={run}", *trust_overrides(facts), fresh_seeds(seeds, used)]
+    return f"{program('train')} -m {shlex.join(overrides)}"
 
 
 def _squares_within(groups: Sequence[Sequence[float]]) -> float:
