@@ -1,5 +1,7 @@
 """Epoch plans: functions of seed and epoch, with uniform draws."""
 
+import time
+
 import pytest
 import torch
 
@@ -84,3 +86,9 @@ def test_a_balanced_epoch_has_equally_many_of_each_class_and_repeats_rare_images
         assert least <= int(times.min()) <= int(times.max()) <= least + 1
     assert not torch.equal(plan.order, plan_epoch(101, 3, seed=0, epoch=1, balanced=labels).order)
     assert set(labels[plan.order[:50]].tolist()) == {0, 2, 3}
+
+
+def test_a_balanced_epoch_takes_time_linear_in_its_classes():
+    before = time.process_time()
+    plan_epoch(39_999, 0, seed=0, epoch=0, balanced=torch.arange(39_999) % 20_000)
+    assert time.process_time() - before < 1.8  # 3 s if each class searches a list

@@ -1,5 +1,7 @@
 """Random validation splits: stratified, reproducible, identified by a hash."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,15 @@ def test_smaller_subsets_are_nested_in_larger_ones_and_stratified():
     assert few < more
     assert LABELS[sorted(more)].bincount().tolist() == [20] * 8
     assert few != set(training_subset(LABELS, 4, count=5).tolist())
+
+
+def test_a_subset_is_that_of_earlier_versions_and_takes_time_linear_in_its_classes():
+    labels = torch.tensor([0, 2, 0, 2, 2, 0, 3, 2, 0, 0, 3, 2])
+    assert training_subset(labels, 3, fraction=0.5).tolist() == [2, 4, 6, 9, 11]
+    assert training_subset(labels, 3, count=1).tolist() == [4, 6, 9]
+    before = time.process_time()
+    assert len(training_subset(torch.arange(40_000), 0, fraction=0.5)) == 40_000
+    assert time.process_time() - before < 2  # 8 s if each class reads all labels
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
     counts = labels.bincount()
     members = [own for own in labels.argsort(stable=True).split(counts.tolist()) if len(own)]
     share, rest = divmod(len(labels), len(members))
-    larger = torch.randperm(len(members), generator=generator)[:rest].tolist()
+    larger = set(torch.randperm(len(members), generator=generator)[:rest].tolist())
     drawn = []
     for index, own in enumerate(members):
         count = share + (index in larger)

@@ -236,12 +236,12 @@ def training_subset(
     if count is not None:
         _check_smallest(labels, count, f"for data.per_class={count}", classes)
     generator = torch.Generator().manual_seed(seed)
-    rank = torch.randperm(len(labels), generator=generator)
+    order = torch.randperm(len(labels), generator=generator).argsort()
+    by_class = order[labels[order].argsort(stable=True)].split(labels.bincount().tolist())
     chosen = []
-    for label in labels.unique():
-        own = (labels == label).nonzero()[:, 0]
+    for own in by_class:
         most = count if count is not None else max(1, round((fraction or 1.0) * len(own)))
-        chosen.append(own[rank[own].argsort()[:most]])
+        chosen.append(own[:most])
     return torch.cat(chosen).sort().values
 
 
