@@ -4,16 +4,19 @@ import itertools
 import json
 import math
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from vitrine.compare import failures
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
 from vitrine.compare.statistics import difference, largest_spread, seeds_needed
+from vitrine.compare.table import tabulate
 from vitrine.compare.table_formats import cells
 from vitrine.config.metrics import difference_problem
 from vitrine.errors import RunError
@@ -221,7 +224,7 @@ def test_a_configuration_whose_runs_all_failed_is_a_caveat_with_its_rate(tmp_pat
     assert caveats == [f"position=rope, optimizer.lr=0.001 has no row: {rate}"]
 
 
-def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run):
+def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_run, monkeypatch):
     for patch, (learned, rope) in {"2": ((0.90, 0.91, 0.92), (0.95, 0.961, 0.97)), "4": ((0.8,) * 3, (0.85,))}.items():
         for scheme, accs in {"learned": learned, "rope": rope}.items():
             for seed, acc in enumerate(accs):
@@ -231,6 +234,12 @@ def test_failures_of_every_combination_count_in_a_main_effect(tmp_path, write_ru
     (tested,) = compared(tmp_path, by="position").findings.comparisons
     assert tested.verdict == "inconclusive"
     assert "of rope, 2 of 6 runs failed or diverged" in tested.sentences[0]
+    keys = Mock(side_effect=failures.configuration_key)
+    monkeypatch.setattr(failures, "configuration_key", keys)
+    runs = load_results([tmp_path]).runs
+    finished, unfinished = ([run for run in runs if run.status == status] for status in ("finished", "failed"))
+    failures.failure_rates(tabulate(finished).main_effect("position"), unfinished)
+    assert keys.call_count == len(runs)  # it serialises a whole configuration
 
 
 def test_combinations_that_always_failed_count_in_a_main_effect(tmp_path, write_run):

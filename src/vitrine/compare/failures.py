@@ -33,18 +33,25 @@ class FailureRate:
         return f"{self.failed} of {self.total} runs failed or diverged (95 % interval {low:.0%} to {high:.0%})"
 
 
-def failure_rate(row: ConfigurationRow, unfinished: Sequence[RunResult]) -> FailureRate:
+def failure_rates(table: Table, unfinished: Sequence[RunResult]) -> dict[str, FailureRate]:
     """Count the runs among ``unfinished`` that failed with a row's configuration and a seed that never finished.
 
     In a main effect, these are all that have the row's value, also where no run of their configuration finished.
+
+    Returns:
+        The rate of each row, by its label.
     """
-    finished = {(_configuration(run), run.repetition) for run in row.runs.values()}
-    configurations = {configuration for configuration, _ in finished}
-    lost = {(_configuration(run), run.repetition) for run in unfinished if run.status in FAILED} - finished
-    if row.is_main_effect:
-        configurations |= {_configuration(run) for run in unfinished if _has_value_of(row, run)}
-    failed = sum(configuration in configurations for configuration, _ in lost)
-    return FailureRate(failed, failed + len(row.runs))
+    failed = [(_configuration(run), run) for run in unfinished if run.status in FAILED]
+    rates = {}
+    for row in table.rows:
+        finished = {(_configuration(run), run.repetition) for run in row.runs.values()}
+        configurations = {configuration for configuration, _ in finished}
+        if row.is_main_effect:
+            configurations |= {configuration for configuration, run in failed if _has_value_of(row, run)}
+        lost = {(configuration, run.repetition) for configuration, run in failed if configuration in configurations}
+        count = len(lost - finished)
+        rates[row.label] = FailureRate(count, count + len(row.runs))
+    return rates
 
 
 def failed_configurations(table: Table, unfinished: Sequence[RunResult]) -> list[str]:

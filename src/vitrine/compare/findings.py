@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vitrine.compare.best import best_sentences, may_be_best
 from vitrine.compare.decided import SweepDecision
-from vitrine.compare.failures import FailureRate, failure_rate
+from vitrine.compare.failures import FailureRate, failure_rates
 from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
 from vitrine.compare.left_out import LeftOut
@@ -132,7 +132,7 @@ def findings(
     family = _family(math.comb(len(table.rows) + more, 2) if all_pairs else tests + more, pooled, all_pairs=all_pairs)
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
-    failed = {row.label: failure_rate(row, unfinished) for row in table.rows}
+    failed = failure_rates(table, unfinished)
     comparisons = []
     for row, tested, images in zip(others, differences, on_images, strict=True):
         p = tested.corrected
