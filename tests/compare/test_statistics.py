@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from helpers.levels import quick
 from scipy import optimize, special, stats
+from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
+from statsmodels.stats.meta_analysis import effectsize_smd
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
 from vitrine.compare.sequential_rule import image_variance
@@ -116,6 +120,7 @@ def test_holms_correction():
     assert with_gap[0::2] == pytest.approx([0.02, 0.03])
     assert math.isnan(with_gap[1])
     assert holm([]) == []
+    assert math.isnan(*holm([math.nan]))
 
 
 def test_mcnemars_exact_test():
@@ -127,6 +132,25 @@ def test_mcnemars_exact_test():
     assert p == pytest.approx(stats.binomtest(86, 236).pvalue)
     assert p == pytest.approx(3.716e-05, rel=1e-3)
     assert mcnemar(one, one)[2] == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_effect_sizes_corrections_and_exact_tests_are_those_of_statsmodels(seed):
+    rng = np.random.default_rng(seed)
+    x, y = (rng.normal(loc, scale, size=rng.integers(2, 9)) for loc, scale in ((0, 1), (0.5, 2)))
+    found = difference(by_patient(x), by_patient(y, first=100))
+    g, _ = effectsize_smd(x.mean(), x.std(ddof=1), len(x), y.mean(), y.std(ddof=1), len(y))
+    assert found.effect_size == pytest.approx(g, rel=1e-12)
+    error = CompareMeans(DescrStatsW(x), DescrStatsW(y)).std_meandiff_pooledvar
+    assert found.sd == pytest.approx(error / math.sqrt(1 / len(x) + 1 / len(y)), rel=1e-12)
+    ps = rng.random(10) ** 3
+    ps[rng.random(10) < 0.2] = math.nan
+    corrected = np.array(holm(ps))
+    assert np.isnan(corrected).tolist() == np.isnan(ps).tolist()
+    assert corrected[~np.isnan(ps)] == pytest.approx(multipletests(ps[~np.isnan(ps)], method="holm")[1], rel=1e-12)
+    one, other = rng.random((2, 60)) < 0.8
+    table = [[(one & other).sum(), (one & ~other).sum()], [(~one & other).sum(), (~one & ~other).sum()]]
+    assert mcnemar(one, other)[2] == pytest.approx(statsmodels_mcnemar(table, exact=True).pvalue, rel=1e-12)
 
 
 def test_seeds_for_a_difference_are_cohens():

@@ -15,12 +15,10 @@ def holm(ps: Sequence[float]) -> list[float]:
 
     NaN stands for a comparison without a test: it stays NaN, and does not count.
     """
-    from statsmodels.stats.multitest import multipletests
-
     corrected = np.full(len(ps), math.nan)
-    tested = ~np.isnan(ps)
-    if tested.any():
-        corrected[tested] = multipletests(np.array(ps)[tested], method="holm")[1]
+    order = np.argsort(ps)[: np.count_nonzero(~np.isnan(ps))]
+    tested = np.array(ps)[order]
+    corrected[order] = np.minimum(1, np.maximum.accumulate(tested * np.arange(len(tested), 0, -1)))
     return [float(p) for p in corrected]
 
 
@@ -34,11 +32,8 @@ def mcnemar(correct: np.ndarray, other_correct: np.ndarray) -> tuple[int, int, f
     Returns:
         The number of images that only the first model classifies correctly, only the other, and the p-value.
     """
-    from statsmodels.stats.contingency_tables import mcnemar as test
-
     only, other_only = int((correct & ~other_correct).sum()), int((~correct & other_correct).sum())
-    both, neither = int((correct & other_correct).sum()), int((~correct & ~other_correct).sum())
-    p = test([[both, only], [other_only, neither]], exact=True).pvalue
+    p = 2 * stats.binom.cdf(min(only, other_only), only + other_only, 0.5)
     return only, other_only, min(1.0, float(p))
 
 
