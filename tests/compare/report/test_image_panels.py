@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import shutil
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from vitrine import compose, fit, load_run
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.report.image_panels import (
+    NOT_OF_IMAGES,
     attention_maps,
     class_names,
     data_url,
@@ -28,6 +30,7 @@ from vitrine.compare.report.image_panels import test_split as split_of
 from vitrine.compare.report.page import sections, write_report
 from vitrine.compare.report.style import RowStyles
 from vitrine.config.model import MAX_CLASSES
+from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import to_plain
 from vitrine.data.preparation import Preparation
 from vitrine.errors import DataError, RunError
@@ -187,6 +190,7 @@ def test_every_model_sees_the_images_as_its_own_run_prepared_them(compose, tmp_p
         assert np.array_equal(found[0], decoder.pixels(decoder.open(tmp_path / "own" / "test" / "a" / "0.png")))
         images[given] = found
     assert len({image.numpy().tobytes() for image in images.values()}) == 4
+    assert {field.name for field in fields(DataConfig)} >= NOT_OF_IMAGES
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])

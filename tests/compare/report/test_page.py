@@ -4,6 +4,8 @@ import json
 import re
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,6 +19,7 @@ from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.plot_data import pareto_front
 from vitrine.compare.report.plots import against_cost, curves, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
+from vitrine.runs import RunRecord
 from vitrine.training.figure_style import COLOURS
 
 LARGEST = 6_000_000
@@ -276,6 +279,16 @@ def test_effects_over_unequal_combinations_say_so_and_of_a_decision_nothing_that
     known.write_text(json.dumps({"trials": [], "decision": decision}))
     page = render(compare(load_results([tmp_path])), ["sweep"])
     assert page.count("they are simultaneous") == page.count("they are simultaneous at 80 %.") == 1
+
+
+def test_a_second_page_shows_the_model_that_a_run_has_by_then(tmp_path, write_run, monkeypatch):
+    RunRecord(write_run(tmp_path, predictions=False)).best.touch()
+    load = Mock(return_value=SimpleNamespace(model=None))
+    monkeypatch.setattr("vitrine.inference.load.load_run", load)
+    found = compare(load_results([tmp_path]))
+    for _ in range(2):
+        assert "has no position embeddings" in render(found, ["sweep"])
+    assert load.call_count == 2
 
 
 def test_the_confusion_matrix_colours_mistakes_by_their_share_of_the_class(small_page, small, opened):

@@ -30,19 +30,11 @@ from vitrine.training.figure_style import ATTENTION
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6
 MAX_ATTENTION_IMAGES = 6
-DATA_KEYS = (
-    "name",
-    "root",
-    "image_size",
-    "resize",
-    "levels",
-    "mean",  # what resize=pad pads with
-    "in_channels",
-    "num_classes",
-    "multi_label",
-    "targets",
-    "options",
-)  # which images are loaded, and how they are prepared
+NOT_OF_IMAGES = {
+    *("target_classes", "patch_size", "epochs", "std", "flip", "batch_size", "drop_last", "storage", "workers"),
+    *("val_fraction", "val_seed", "group", "folds", "fold", "hold_out"),
+    *("train_fraction", "per_class", "subset_seed", "sampling"),
+}  # keys of the data that decide neither which test images are loaded nor how they are prepared
 MAX_SIDE = 64  # pixels of an image in the page; the browser enlarges it
 
 
@@ -269,7 +261,8 @@ def test_split(run: RunResult) -> Any:
     stored = RunRecord.open(run.folder).config
     try:
         cache_dir, data = Path(stored["paths"]["cache_dir"]), stored["data"]
-        identity = json.dumps([str(cache_dir), *(data.get(name) for name in DATA_KEYS)])
+        of_images = {key: value for key, value in data.items() if key not in NOT_OF_IMAGES}
+        identity = json.dumps([str(cache_dir), of_images], sort_keys=True)
     except (KeyError, TypeError, AttributeError):
         raise RunError(f"{run.folder / 'config.yaml'} does not name the data of the run") from None
     if identity not in _splits:
@@ -278,6 +271,12 @@ def test_split(run: RunResult) -> Any:
 
 
 _splits: dict[str, Any] = {}  # shared by runs on the same images, whatever else their data sections say
+
+
+def forget() -> None:
+    """Drop the models and test images that the sections of a report share."""
+    _load.cache_clear()
+    _splits.clear()
 
 
 def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ...]) -> Any:

@@ -62,7 +62,10 @@ def render(compared: Comparison, sources: Sequence[str]) -> str:
     from plotly.offline import get_plotlyjs
 
     styles, now = RowStyles(compared), datetime.now()
-    parts = sections(compared, styles)
+    try:
+        parts = sections(compared, styles)
+    finally:
+        image_panels.forget()  # before the next report, their files may change
     template = templates_in(TEMPLATES).get_template("report.html.j2")
     return template.render(
         title=f"{compared.metric.title.capitalize()}, {plural(len(compared.table.rows), 'configuration')}",
