@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -318,6 +319,11 @@ def test_a_main_effect_with_unequal_seeds_uses_values_that_ran_with_every_seed(t
 @pytest.mark.parametrize("name", ["rope", "position=rope", "position = rope"])
 def test_a_row_is_found_by_its_label_its_value_or_both(sweep, name):
     assert table_of(sweep).row(name.replace(" ", "")).label == "rope"
+
+
+def test_rows_of_equal_content_are_two_keys(sweep):
+    row = table_of(sweep).rows[0]
+    assert len({row, replace(row)}) == 2
 
 
 def test_unknown_rows_and_columns_are_refused_with_what_exists(sweep):

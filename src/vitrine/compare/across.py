@@ -57,14 +57,13 @@ class AcrossComparison:
     def verdict(self, row: AcrossRow, value: str) -> str:
         """Return what a row counts as against the baseline under a value; empty of the baseline, and if it has none."""
         summary = row.summaries.get(value)
-        tested = self.comparisons[value].findings.comparisons
-        return "" if summary is None else next((each.kind for each in tested if each.row is summary.row), "")
+        tested = None if summary is None else self.comparisons[value].findings.comparison_of(summary.row)
+        return "" if tested is None else tested.kind
 
     def may_be_best(self, row: AcrossRow, value: str) -> bool:
         """Whether a row may be the best under a value, with 95 % confidence; false where that cannot be determined."""
         summary = row.summaries.get(value)
-        candidates = self.comparisons[value].findings.candidates
-        return summary is not None and any(candidate is summary.row for candidate in candidates)
+        return summary is not None and summary.row in self.comparisons[value].findings.candidates
 
     @property
     def sentences(self) -> list[str]:

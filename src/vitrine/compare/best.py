@@ -42,10 +42,10 @@ def may_be_best(
     Returns:
         The rows; and on which images that holds, if only on these: ``, on these 360 images``.
     """
-    means = {id(row): mean_of(row, metric) for row in table.rows}
+    means = {row: mean_of(row, metric) for row in table.rows}
     if len(means) < 2 or min(mean.count for mean in means.values()) < MIN_SEEDS:
         return [], ""
-    ranked = sorted(table.rows, key=lambda row: means[id(row)].mean, reverse=not metric.lower_is_better)
+    ranked = sorted(table.rows, key=lambda row: means[row].mean, reverse=not metric.lower_is_better)
     method = "bonferroni" if pooled is None else "dunnett"
     family = Family(len(means) - 1 + left_out, method, one_sided=len(means) >= SEVERAL, pooled=pooled is not None)
     left, where = ranked[:1], ""

@@ -87,6 +87,10 @@ class Findings:
     failed: Mapping[str, FailureRate]
     method: str = ""
 
+    def comparison_of(self, row: ConfigurationRow) -> BaselineComparison | None:
+        """Return the comparison of a row with the baseline; ``None`` of the baseline itself."""
+        return next((tested for tested in self.comparisons if tested.row is row), None)
+
 
 def findings(
     table: Table,

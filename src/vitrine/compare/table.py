@@ -20,9 +20,11 @@ SEED = "seed"
 SOURCE = "source of "  # begins the column of a user's part whose source differs between runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConfigurationRow:
     """A configuration with its runs; in a main effect, a value of one column with all runs that have it.
+
+    Rows are compared by identity, and can be keys.
 
     Attributes:
         label: its name in a sentence.

@@ -63,7 +63,7 @@ def csv_text(compared: Comparison | AcrossComparison) -> str:
 def _numbers(compared: Comparison, summary: RowSummary) -> dict[str, Any]:
     """The cells of a row by their headings, which are the same for all rows."""
     mean, row = summary.interval, summary.row
-    tested = next((each for each in compared.findings.comparisons if each.row is row), None)
+    tested = compared.findings.comparison_of(row)
     found: dict[str, Any] = {name: row.typed(name) for name in compared.table.columns} or {"configuration": row.label}
     found |= {
         "metric": compared.metric.name,
@@ -98,7 +98,7 @@ def _against_baseline(compared: Comparison, row: ConfigurationRow, tested: Basel
         numbers = (found.mean, found.low, found.high, tested.p, found.effect_size, tested.kind)
         against |= dict(zip(names, numbers, strict=True))
     candidates = compared.findings.candidates
-    return against | {"may_be_best": any(row is one for one in candidates) if candidates else None}
+    return against | {"may_be_best": row in candidates if candidates else None}
 
 
 def _cell(value: Any) -> Any:

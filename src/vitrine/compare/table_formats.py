@@ -76,8 +76,7 @@ def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     values += [str(mean.count), metric.interval(mean.mean, mean.low, mean.high)]
     values += [metric.number(summary.best), metric.number(summary.worst)]
     if compared.findings.comparisons:
-        by_row = {id(tested.row): tested for tested in compared.findings.comparisons}
-        values += _difference_cells(compared, by_row.get(id(summary.row)))
+        values += _difference_cells(compared, compared.findings.comparison_of(summary.row))
     values += [cost.text_of(summary) for cost in _costs(compared)]
     if compared.target is not None:
         values.append(_time_to_target(summary))

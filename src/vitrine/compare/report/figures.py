@@ -96,11 +96,11 @@ def draw_means(compared: Comparison, styles: RowStyles, width: float) -> Figure:
 def draw_differences(compared: Comparison, styles: RowStyles, width: float) -> Figure:
     """Draw the difference of each row to the baseline, with the intervals that hold together."""
     metric, found = compared.metric, compared.findings
-    tested = {id(each.row): each.difference for each in found.comparisons}
-    rows = [summary.row for summary in drawn_rows(compared) if id(summary.row) in tested]
+    tested = {each.row: each.difference for each in found.comparisons}
+    rows = [summary.row for summary in drawn_rows(compared) if summary.row in tested]
     unit = f" ({metric.difference_unit.strip()})" if metric.difference_unit else ""
     title = (f"{metric.title}, difference{unit}", f"to {styles.name(found.baseline)}")
-    figure, axes = _forest(rows, [tested[id(row)] for row in rows], title, metric, styles, width)
+    figure, axes = _forest(rows, [tested[row] for row in rows], title, metric, styles, width)
     axes.axvline(0, **DOTTED)
     return figure
 

@@ -67,7 +67,7 @@ class RowStyles:
         self.baseline = compared.findings.baseline if compared.findings.comparisons else None
         self._parts = _classes_of_parts(rows)
         names = [self.value(row.short_label) for row in rows]
-        self._names = dict(zip(map(id, rows), shorten(names, LONGEST), strict=True))
+        self._names = dict(zip(rows, shorten(names, LONGEST), strict=True))
 
     def value(self, text: str) -> str:
         """Return a value, or several in a text, with own parts by their classes: ``Fourier`` of ``my_lab.Fourier``."""
@@ -75,7 +75,7 @@ class RowStyles:
 
     def name(self, row: ConfigurationRow) -> str:
         """Return the short name of a row, unique among the rows."""
-        return self._names[id(row)]
+        return self._names[row]
 
     def title(self, row: ConfigurationRow) -> str:
         """Return the name, ``learned (baseline)`` of the row that others are compared with."""
