@@ -84,7 +84,6 @@ class AcrossComparison:
         counts = {summary.interval.count for row in self.rows for summary in row.summaries.values()}
         least, most = min(counts), max(counts)
         over = f"{least}{'' if least == most else f' to {most}'} {repetitions_of(self._compared_rows)}"
-        unit = f" ({self.metric.unit.strip()})" if self.metric.unit else ""
         verdicts = {self.verdict(row, value) for row in self.rows for value in self.comparisons}
         marks = listed([f"{mark} {kind}" for kind, mark in MARKS.items() if kind in verdicts])
         signs = [f"{marks} than {self.baseline.label}"] if marks else []
@@ -92,7 +91,7 @@ class AcrossComparison:
             untold = [value for value, found in self.comparisons.items() if not found.findings.candidates]
             where = f", which cannot be determined with {self.key}={' and '.join(untold)}" if untold else ""
             signs.append(f"bold, and * in a terminal: may be the best, with 95 % confidence (Hsu, 1984){where}")
-        about = [f"{self.metric.title}{unit}, mean over {over}", *signs]
+        about = [f"{self.metric.heading}, mean over {over}", *signs]
         if signs:
             about.append("each column on its own, without correction for their number")
         return ["; ".join(about), *self._gathered({value: found.notes for value, found in self.comparisons.items()})]

@@ -68,6 +68,16 @@ class Metric:
         return " points" if self.is_accuracy else self.unit
 
     @property
+    def heading(self) -> str:
+        """The title with the unit: ``test accuracy (%)``."""
+        return self.title + _in_brackets(self.unit)
+
+    @property
+    def difference_heading(self) -> str:
+        """The heading of differences: ``difference (points)``."""
+        return "difference" + _in_brackets(self.difference_unit)
+
+    @property
     def factor(self) -> float:
         """Factor from the stored to the shown value."""
         return 100.0 if self.is_accuracy else 1.0
@@ -165,3 +175,7 @@ def p_equals(p: float) -> str:
     """Return a p-value for a sentence: ``p < 0.001``, ``p = 0.034``."""
     text = format_p(p)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def _in_brackets(unit: str) -> str:
+    return f" ({unit.strip()})" if unit else ""

@@ -58,11 +58,10 @@ class TableCell:
 def headings(compared: Comparison) -> list[Heading]:
     """Return the headings: columns of the table, then numbers, without those that no row has."""
     metric = compared.metric
-    unit = f" ({metric.unit.strip()})" if metric.unit else ""
     columns = [one_line(name) for name in compared.table.columns] or ["configuration"]
-    titles = ["n", f"{metric.title}{unit}", "best", "worst"]
+    titles = ["n", metric.heading, "best", "worst"]
     if compared.findings.comparisons:
-        titles += [f"difference{' (points)' if metric.is_accuracy else unit}", "p (corrected)", "g"]
+        titles += [metric.difference_heading, "p (corrected)", "g"]
     titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")

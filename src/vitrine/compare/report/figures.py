@@ -21,7 +21,7 @@ from vitrine.compare.report.plot_data import (
     drawn_rows_note,
     error_lengths,
 )
-from vitrine.compare.report.style import LONGEST, SYMBOLS, RowStyles, axis_unit, lines
+from vitrine.compare.report.style import LONGEST, SYMBOLS, RowStyles, lines
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
@@ -81,7 +81,7 @@ def draw_means(compared: Comparison, styles: RowStyles, width: float) -> Figure:
     """Draw the mean of each row with its 95 % interval, and its runs as strokes; dotted, the baseline's mean."""
     metric, rows = compared.metric, drawn_rows(compared)
     intervals = [summary.interval for summary in rows]
-    title = (f"{metric.title}{axis_unit(metric)}",)
+    title = (metric.heading,)
     figure, axes = _forest([summary.row for summary in rows], intervals, title, metric, styles, width)
     for place, summary in enumerate(rows):
         values = metric.factor * np.array(summary.values)
@@ -98,8 +98,7 @@ def draw_differences(compared: Comparison, styles: RowStyles, width: float) -> F
     metric, found = compared.metric, compared.findings
     tested = {each.row: each.difference for each in found.comparisons}
     rows = [summary.row for summary in drawn_rows(compared) if summary.row in tested]
-    unit = f" ({metric.difference_unit.strip()})" if metric.difference_unit else ""
-    title = (f"{metric.title}, difference{unit}", f"to {styles.name(found.baseline)}")
+    title = (f"{metric.title}, {metric.difference_heading}", f"to {styles.name(found.baseline)}")
     figure, axes = _forest(rows, [tested[row] for row in rows], title, metric, styles, width)
     axes.axvline(0, **DOTTED)
     return figure
@@ -131,7 +130,7 @@ def draw_curves(compared: Comparison, styles: RowStyles, name: str, width: float
         axes.plot(epochs, metric.factor * mean, **line)
     if not drawn:
         return None
-    axes.set(xlabel="epoch", ylabel=f"{metric.title}{axis_unit(metric)}", xlim=(0, None))
+    axes.set(xlabel="epoch", ylabel=metric.heading, xlim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid()
     _finish(figure, axes, drawn, styles, width)
@@ -150,7 +149,7 @@ def draw_cost(compared: Comparison, styles: RowStyles, shown: CostPoints, width:
     for place, ((summary, cost), mean) in enumerate(zip(shown.points, means, strict=True)):
         bars: dict[str, Any] = {"yerr": error_lengths([summary.interval], metric), "zorder": 3 - place / 100}
         axes.errorbar([cost], [mean], **bars, **_marks(styles, summary.row))
-    axes.set(xlabel=shown.cost.title, ylabel=f"{metric.title}{axis_unit(metric)}")
+    axes.set(xlabel=shown.cost.title, ylabel=metric.heading)
     costs = [cost for _, cost in shown.points]
     if shown.logarithmic:
         axes.set_xscale("log")

@@ -8,7 +8,7 @@ import numpy as np
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.costs import PARAMETERS, THROUGHPUT
 from vitrine.compare.report.plots import is_number, sort_key
-from vitrine.compare.report.style import Plot, RowStyles, axis_unit, escape, five_digits
+from vitrine.compare.report.style import Plot, RowStyles, escape, five_digits
 from vitrine.compare.speeds import EQUAL_COST
 from vitrine.text import short_number
 from vitrine.training.figure_style import shorten
@@ -47,7 +47,7 @@ def parallel_coordinates(compared: Comparison, styles: RowStyles) -> Plot | None
         if len(costs) == len(summaries) and max(costs) > EQUAL_COST * min(costs):
             axes.append(_numeric_axis(kind.title, costs))
     means = [metric.factor * summary.interval.mean for summary in summaries]
-    axes.append(_numeric_axis(f"{metric.title}{axis_unit(metric)}", means))
+    axes.append(_numeric_axis(metric.heading, means))
     traces = []
     for index, summary in list(enumerate(summaries))[::-1]:  # the best on top
         colour, symbol, key = styles.style(summary.row)

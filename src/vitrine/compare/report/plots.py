@@ -17,7 +17,6 @@ from vitrine.compare.report.style import (
     OTHER,
     Plot,
     RowStyles,
-    axis_unit,
     escape,
     five_digits,
     format_interval,
@@ -61,7 +60,7 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
         )
     layout = {
         "height": 110 + 34 * len(labels),
-        "xaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
+        "xaxis": {"title": {"text": metric.heading}},
         "yaxis": {
             "categoryorder": "array",
             "categoryarray": labels[::-1],
@@ -117,7 +116,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
         layout = {
             "height": 420,
             "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
-            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
+            "yaxis": {"title": {"text": metric.heading}},
             "hovermode": "closest",
         }
         plots.append(Plot("Learning curves", caption, traces, layout, choice=metric.title))
@@ -176,7 +175,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 "type": "log" if shown.logarithmic else "linear",
                 "tickformat": "~s",
             },
-            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
+            "yaxis": {"title": {"text": metric.heading}},
             "hovermode": "closest",
         }
         plots.append(Plot("Cost", caption, traces, layout, choice=shown.cost.title))
@@ -213,7 +212,7 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 "automargin": True,
                 "range": [-0.5, len(levels) - 0.5],  # names at the ends stay inside
             },
-            "yaxis": {"title": {"text": f"{metric.title}{axis_unit(metric)}"}},
+            "yaxis": {"title": {"text": metric.heading}},
         }
         numbers = [[column, "seeds", metric.title]]
         numbers += [

@@ -125,8 +125,3 @@ def format_interval(interval: ConfidenceInterval, metric: Metric) -> str:
 def five_digits(values: np.ndarray) -> list[float]:
     """Round values to five significant digits, to keep the page small."""
     return [float(f"{value:.5g}") for value in values]
-
-
-def axis_unit(metric: Metric) -> str:
-    """Return the unit as it follows an axis title: `` (%)``."""
-    return f" ({metric.unit.strip()})" if metric.unit else ""
