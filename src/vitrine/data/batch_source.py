@@ -50,13 +50,26 @@ class PinnedMemorySource:
         """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`."""
         for chosen in indices:
             rows = chosen if self.rows is None else self.rows.index_select(0, chosen)
-            yield self.gathered(self.images, rows), self.gathered(self.labels, chosen)
+            yield gathered(self.images, rows, self.device), gathered(self.labels, chosen, self.device)
 
-    def gathered(self, values: Tensor, indices: Tensor) -> Tensor:
-        """Return the rows of ``values`` at ``indices`` (B,) int64 on :attr:`device`."""
-        pinned = self.device.type == "cuda"
-        buffer = torch.empty((len(indices), *values.shape[1:]), dtype=values.dtype, pin_memory=pinned)
-        return torch.index_select(values, 0, indices, out=buffer).to(self.device, non_blocking=True)
+
+def gathered(values: Tensor, indices: Tensor, device: torch.device) -> Tensor:
+    """Return the rows of ``values`` at ``indices`` (B,) int64 on ``device``, by page-locked memory if that is a GPU."""
+    buffer = torch.empty((len(indices), *values.shape[1:]), dtype=values.dtype, pin_memory=device.type == "cuda")
+    return torch.index_select(values, 0, indices, out=buffer).to(device, non_blocking=True)
+
+
+def first_needed(known: Tensor, indices: Sequence[Tensor]) -> list[Tensor]:
+    """Return what each of ``indices`` is the first to need: neither ``known``, (N,) bool, nor in one before it.
+
+    Returns:
+        For each tensor, sorted indices, int64.
+    """
+    missing, planned = [], known.clone()
+    for chosen in indices:
+        missing.append(chosen[~planned[chosen]].unique())
+        planned[missing[-1]] = True
+    return missing
 
 
 class StreamingSource:

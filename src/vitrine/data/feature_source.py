@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 import torch
 from torch import Tensor
 
-from vitrine.data.batch_source import BatchSource
+from vitrine.data.batch_source import BatchSource, first_needed
 from vitrine.data.image_dataset import Batch
 
 Extract = Callable[[Tensor], Tensor]
@@ -38,10 +38,7 @@ class FeatureSource:
 
     def batches(self, indices: Sequence[Tensor]) -> Generator[Batch, None, None]:
         """Yield features (B, D) and labels for each tensor of ``indices``, (B,) int64 on the CPU."""
-        missing, planned = [], self.known.clone()
-        for chosen in indices:
-            missing.append(chosen[~planned[chosen]].unique())
-            planned[missing[-1]] = True
+        missing = first_needed(self.known, indices)
         found = self.images.batches([new for new in missing if len(new)])
         for chosen, new in zip(indices, missing, strict=True):
             if len(new):

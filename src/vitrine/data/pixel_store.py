@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
+from vitrine.data.batch_source import StreamingSource, first_needed, gathered
 from vitrine.data.cache import cached, entry_key
 from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
@@ -212,17 +212,13 @@ class StoredSource:
             yield from self._copy.batches(indices)
             return
         wanted = [self.rows[chosen] for chosen in indices]
-        missing, planned = [], self.store.known.clone()
-        for rows in wanted:
-            missing.append(rows[~planned[rows]].unique())
-            planned[missing[-1]] = True
+        missing = first_needed(self.store.known, wanted)
         self._work = self.store.decode([new for new in missing if len(new)])
         with closing(self._work) as work:
             for chosen, rows, new in zip(indices, wanted, missing, strict=True):
                 if len(new):
                     next(work)
-                kept = PinnedMemorySource(Split(self.store.pixels, self.labels), self.device)
-                yield kept.gathered(kept.images, rows), kept.gathered(kept.labels, chosen)
+                yield gathered(self.store.pixels, rows, self.device), gathered(self.labels, chosen, self.device)
 
     def close(self) -> None:
         """Stop the workers of an unfinished pass."""
