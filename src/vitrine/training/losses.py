@@ -14,6 +14,7 @@ from vitrine.config.loss import LossConfig
 from vitrine.config.parts import PartError, as_part_error, function, is_dotted, part_at
 from vitrine.errors import DataError
 from vitrine.text import did_you_mean, listed, nearest, nfc
+from vitrine.training.metrics import by_target
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -215,8 +216,7 @@ def sum_over_targets(loss: Loss, classes_per_target: Sequence[int], logits: Tens
         logits: (B, sum of ``classes_per_target``).
         labels: (B, targets) int64.
     """
-    pairs = zip(logits.split(list(classes_per_target), dim=1), labels.unbind(dim=1), strict=True)
-    return torch.stack([loss(own, of_target) for own, of_target in pairs]).sum()
+    return torch.stack([loss(*pair) for pair in by_target(logits, labels, classes_per_target)]).sum()
 
 
 def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], num_classes: int) -> Tensor | None:
