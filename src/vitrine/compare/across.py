@@ -8,7 +8,7 @@ from typing import Any
 from vitrine.compare.comparison import Comparison, RowSummary, compare
 from vitrine.compare.load import RunResult, RunResults, as_typed
 from vitrine.compare.metric import Metric, choose_metric
-from vitrine.compare.table import ConfigurationRow, Table, label_of, repetitions_of, tabulate
+from vitrine.compare.table import ConfigurationRow, Table, counted, label_of, tabulate
 from vitrine.errors import RunError
 from vitrine.text import listed
 
@@ -82,8 +82,6 @@ class AcrossComparison:
     def notes(self) -> list[str]:
         """How to read the table: what its cells are, then the notes of all comparisons."""
         counts = {summary.interval.count for row in self.rows for summary in row.summaries.values()}
-        least, most = min(counts), max(counts)
-        over = f"{least}{'' if least == most else f' to {most}'} {repetitions_of(self._compared_rows)}"
         verdicts = {self.verdict(row, value) for row in self.rows for value in self.comparisons}
         marks = listed([f"{mark} {kind}" for kind, mark in MARKS.items() if kind in verdicts])
         signs = [f"{marks} than {self.baseline.label}"] if marks else []
@@ -91,7 +89,7 @@ class AcrossComparison:
             untold = [value for value, found in self.comparisons.items() if not found.findings.candidates]
             where = f", which cannot be determined with {self.key}={' and '.join(untold)}" if untold else ""
             signs.append(f"bold, and * in a terminal: may be the best, with 95 % confidence (Hsu, 1984){where}")
-        about = [f"{self.metric.heading}, mean over {over}", *signs]
+        about = [f"{self.metric.heading}, mean over {counted(counts, self._compared_rows)}", *signs]
         if signs:
             about.append("each column on its own, without correction for their number")
         return ["; ".join(about), *self._gathered({value: found.notes for value, found in self.comparisons.items()})]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vitrine.compare.simultaneous import POOLED_LEVEL, SIGNIFICANCE_LEVEL, Family
 from vitrine.compare.statistics import Difference
-from vitrine.compare.table import ConfigurationRow, repetitions_of
+from vitrine.compare.table import ConfigurationRow, counted
 from vitrine.text import listed
 
 PAIRED, PARTLY = "paired t-test", "t-test of partly paired samples (Derrick, Toher and White, 2017)"
@@ -37,8 +37,7 @@ def method_of(
     kinds = Counter(PAIRED if found.paired else PARTLY if found.shared else WELCH for found in shown)
     tests = listed([kind if len(kinds) == 1 else f"{count} by {kind}" for kind, count in kinds.items()])
     counts = [count for found in shown for count in found.counts]
-    least, most = min(counts), max(counts)
-    over = f"{least}{'' if least == most else f' to {most}'} {repetitions_of(rows)}"
+    over = counted(counts, rows)
     over += ", each with its mean over the other columns" if rows[0].is_main_effect else ""
     parts = [
         f"{tests} over {over}",

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -166,6 +166,12 @@ def is_group(column: str) -> bool:
 def repetitions_of(rows: Sequence[ConfigurationRow]) -> str:
     """Return what rows repeat, for sentences: ``seeds``, ``folds`` or ``seeds or folds``."""
     return " or ".join(sorted({f"{row.repetitions}s" for row in rows}, reverse=True))
+
+
+def counted(counts: Collection[int], rows: Sequence[ConfigurationRow]) -> str:
+    """Return how often rows repeat, for sentences: ``3 to 5 seeds``."""
+    least, most = min(counts), max(counts)
+    return f"{least}{'' if least == most else f' to {most}'} {repetitions_of(rows)}"
 
 
 def seed_of(key: Hashable) -> Hashable:
