@@ -10,6 +10,7 @@ import signal
 import time
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -102,9 +103,12 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
     monkeypatch.setattr(provenance, "code_state", lambda: (later, "a difference"))
     at_first = record.facts["versions"]["torch"]
     monkeypatch.setattr(provenance, "versions", lambda: {**record.facts["versions"], "torch": "9.0"})
+    reads = Mock(wraps=torch.load)
+    monkeypatch.setattr(torch, "load", reads)
 
     result = resume(record.path)
 
+    assert [call.args[0] for call in reads.call_args_list].count(record.last) == 2  # Lightning reads it a third time
     assert result.run_dir == record.path
     assert_same(record, whole)
     (again,) = record.facts["resumed"]
@@ -432,8 +436,7 @@ def test_what_more_epochs_do_to_the_learning_rate_is_reported(overrides, done, r
     progress = {"started": epochs + (inside > 0), "processed": epochs}
     batches = {"processed": inside or 10}
     loops = {"fit_loop": {"epoch_progress": {"current": progress}, "epoch_loop.batch_progress": {"current": batches}}}
-    torch.save({"state_dict": {}, "config": {"model": {}}, "global_step": done, "loops": loops}, record.last)
-    note = _stretched_schedule(config, record, planned, steps=10)
+    note = _stretched_schedule(config, record, {"global_step": done, "loops": loops}, planned, steps=10)
     assert bool(note) == bool(rates)
     assert f"schedule={config.schedule.name} is now that of 50 epochs: " in note or not rates
     assert (rates or "") in note

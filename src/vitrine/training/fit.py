@@ -153,7 +153,9 @@ def fit(
                 with recorded(record, ranks, new=status == "new"):
                     if status != "new":
                         refuse_other_teacher(record, distillation)
-                        ranks.share(partial(recover, record))
+                        if ranks.rank == 0:
+                            recover(record)
+                        ranks.wait_for_all()
                     if ranks.rank == 0 and status == "new":
                         record_origin(run, data, inherited, facts or {})
                     elif ranks.rank == 0:

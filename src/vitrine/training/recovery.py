@@ -1,7 +1,9 @@
 """Find the newest state of a run that reads whole, before the run is resumed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitrine.errors import RunError
 from vitrine.files import move_aside
@@ -10,6 +12,8 @@ from vitrine.runs.checkpoints import epoch_path, kept_epochs
 from vitrine.text import report
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints, copy_checkpoint
 from vitrine.training.weights import DamagedCheckpoint, read_checkpoint
+
+KEPT = ("config", "global_step", "epoch", "loops", "callbacks")
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,14 @@ class SavedState:
         step: optimiser steps done.
         epoch: epoch that it was saved in, from 1.
         best_epoch: best epoch so far; ``None`` before the end of the first.
+        checkpoint: its entries but weights and optimiser.
     """
 
     path: Path
     step: int
     epoch: int
     best_epoch: int | None
+    checkpoint: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> "SavedState":
@@ -35,17 +41,21 @@ class SavedState:
         try:
             best = checkpoint["callbacks"][Checkpoints.__name__]["best"]
             best_epoch = int(best["best_epoch"]) if best else None
-            return cls(path, int(checkpoint["global_step"]), int(checkpoint["epoch"]) + 1, best_epoch)
+            kept = {key: checkpoint[key] for key in KEPT if key in checkpoint}
+            return cls(path, int(checkpoint["global_step"]), int(checkpoint["epoch"]) + 1, best_epoch, kept)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedCheckpoint(f"{path} is not a checkpoint to resume from: it lacks {error}") from None
 
 
-def recover(record: RunRecord) -> None:
+def recover(record: RunRecord) -> SavedState | None:
     """Make last.ckpt the newest checkpoint that reads whole, and print what was done about others.
 
     Damaged checkpoints are renamed, never deleted. A best.ckpt that was lost, or not yet copied when the process was
     killed, is copied again if the best epoch is among the last two. Without these, epochs that were kept are read, the
     latest first. Call this with the run's lock held.
+
+    Returns:
+        What last.ckpt now holds; ``None`` if the run has no checkpoint yet.
 
     Raises:
         RunError: the run was trained and no checkpoint reads whole, one cannot be opened, or a damaged one is in a
@@ -60,7 +70,7 @@ def recover(record: RunRecord) -> None:
     if not states:
         if _was_trained(record):
             raise RunError("; ".join([*notes, f"{record.path} cannot be resumed: {_NOTHING_LEFT}"]))
-        return
+        return None
     newest = max(states.values(), key=lambda state: state.step)  # last.ckpt, of equal steps
     if newest.path != record.last:
         copy_checkpoint(newest.path, record.last)
@@ -74,6 +84,7 @@ def recover(record: RunRecord) -> None:
             notes.append(f"{record.path} has lost its best epoch, {newest.best_epoch}: later ones take its place")
     for note in notes:
         report(note)
+    return newest
 
 
 def replace_lost_best(record: RunRecord) -> dict[str, float]:

@@ -1,10 +1,10 @@
 """Resume a run from its last checkpoint."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -93,18 +93,21 @@ def resume(
                 of_sweep = record.facts.get("group") is not None
                 show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
             return Result(record.metrics, record.path)
-        ranks.share(partial(recover, record))
-        _check_checkpoint(config, record)
+        state = recover(record) if ranks.rank == 0 else None
+        if state is not None:
+            _check_checkpoint(config, record, state.checkpoint)
+        resumes = ranks.share(lambda: state is not None)
         hardware = choose_hardware(config)
         with hardware.set_up():
-            pretrained = None if record.last.exists() else Pretrained.prepare(config.model)
+            pretrained = None if resumes else Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
             distillation = Distillation.prepare(config, data.dataset, trust)
             refuse_other_teacher(record, distillation)
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
-            if ranks.rank == 0 and (note := _stretched_schedule(config, record, planned, data.steps_per_epoch)):
+            steps = data.steps_per_epoch
+            if state is not None and (note := _stretched_schedule(config, record, state.checkpoint, planned, steps)):
                 report(note)
             ranks.wait_for_all()  # nothing is written before every rank has read the run folder
             run = TrainingRun(
@@ -151,20 +154,22 @@ def _stopped_early(config: TrainConfig, record: RunRecord) -> str:
         return ""
 
 
-def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, steps: int) -> str:
+def _stretched_schedule(
+    config: TrainConfig, record: RunRecord, checkpoint: Mapping[str, Any], planned: int, steps: int
+) -> str:
     """Return what other steps than planned do to the learning rate; empty if they do nothing.
 
     Args:
         config: of the resumed run.
         record: the run.
+        checkpoint: that it resumes from.
         planned: epochs of the run before.
         steps: steps of an epoch now.
     """
     epochs, schedule, finetune = config.trainer.max_epochs, config.schedule, config.finetune
     steps_before = record.facts.get("steps_per_epoch", steps)
-    if (epochs, steps) == (planned, steps_before) or not record.last.exists():
+    if (epochs, steps) == (planned, steps_before):
         return ""
-    checkpoint = read_checkpoint(record.last)
     done, total = checkpoint["global_step"], total_steps(checkpoint, epochs, steps)
     if done >= total or stopped_early(config.callbacks.early_stopping, checkpoint):
         return ""
@@ -186,13 +191,11 @@ def _stretched_schedule(config: TrainConfig, record: RunRecord, planned: int, st
     return f"{note}: {whose} goes from {rates[0]} at step {done} to {rates[1]} at the next"
 
 
-def _check_checkpoint(config: TrainConfig, record: RunRecord) -> None:
+def _check_checkpoint(config: TrainConfig, record: RunRecord, checkpoint: Mapping[str, Any]) -> None:
     """Raise RunError where the checkpoint to resume from belongs to another model."""
-    if record.last.exists():
-        stored = read_checkpoint(record.last)["config"]["model"]
-        if other := differences(stored, config.model):
-            config_file = record.path / "config.yaml"
-            raise RunError(f"{record.last} belongs to another model than {config_file}: {', '.join(other)}")
+    if other := differences(checkpoint["config"]["model"], config.model):
+        config_file = record.path / "config.yaml"
+        raise RunError(f"{record.last} belongs to another model than {config_file}: {', '.join(other)}")
 
 
 def _apply(config: TrainConfig, given: TrainConfig) -> None:
