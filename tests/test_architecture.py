@@ -10,7 +10,8 @@ from helpers.running import ROOT
 SRC = ROOT / "src"
 # From bottom to top; a module imports from its own layer and from those below.
 LAYERS = [
-    {"errors", "files", "redact", "signals", "text", "durations", "untrusted", "lean_imports", "safe_path"},
+    {"errors", "files", "redact", "signals", "text", "figure_style"}
+    | {"durations", "untrusted", "lean_imports", "safe_path"},
     {"config"},
     {"runs"},
     {"models", "data", "tracking", "distributed"},

@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from PIL import Image
 
-from vitrine import compose
+from vitrine import compose, figure_style
 from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
+from vitrine.figure_style import drawable, shorten
 from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.runs import MetricsFile, RunRecord
-from vitrine.training import figure_style
-from vitrine.training.figure_style import drawable, shorten
 from vitrine.training.lit_module import Classifier
 from vitrine.training.plots import (
     TRAIN,

@@ -50,8 +50,8 @@ def _draw(options: argparse.Namespace) -> None:
 
     from vitrine.config.part_failures import failing_in_one_line
     from vitrine.data.datasets import load_dataset
+    from vitrine.figure_style import save
     from vitrine.text import class_name
-    from vitrine.training.figure_style import save
     from vitrine.training.plots import previewed
 
     # Without memory, files are decoded when they are shown, and nothing is cached.

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from torch import Tensor
 
 from vitrine.explain.observed import Observed
-from vitrine.training.figure_style import ATTENTION, LIKENESS
+from vitrine.figure_style import ATTENTION, LIKENESS
 
 BUDGET = 2_400_000  # bytes of all images, before base64
 WANTED = 3  # images with every detail; for fewer, details are left out

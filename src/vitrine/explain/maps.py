@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitrine.config.model import ViTConfig
 from vitrine.explain.observed import Measured, evenly
-from vitrine.training.figure_style import (
+from vitrine.figure_style import (
     ATTENTION,
     COLOURS,
     LIKENESS,

@@ -17,12 +17,12 @@ from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
+from vitrine.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 from vitrine.files import refuse_link_out, write_text
 from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.text import plural, short_number
-from vitrine.training.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 
 FOLDER = Path(__file__).parent / "templates"
 

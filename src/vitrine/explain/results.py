@@ -14,12 +14,12 @@ from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
 from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import BINS
 from vitrine.text import class_name, listed, plural, printable
 from vitrine.training import plots
-from vitrine.training.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
 from vitrine.training.lr_range import CURVE, read_curve
 from vitrine.training.plots import CURVES
 

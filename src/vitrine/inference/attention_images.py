@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.figure_style import ATTENTION
 from vitrine.files import disk_full, replacing
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches, rollout_problem
-from vitrine.training.figure_style import ATTENTION
 
 HEIGHT = 224  # least height of an image, in pixels
 GAP, BAR, LABELS = 8, 14, 44  # between image, map and colour bar; of the colour bar and its labels

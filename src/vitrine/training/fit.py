@@ -338,7 +338,7 @@ def _test(run: TrainingRun, data: ImageDataModule, module: Classifier) -> Evalua
 
 def _draw(run: TrainingRun, data: ImageDataModule, module: Classifier, tested: Evaluation | None) -> None:
     """Draw the run: its curves, its confusion on the test images, and what the selected model attends to."""
-    from vitrine.training.figure_style import drawable
+    from vitrine.figure_style import drawable
     from vitrine.training.plots import draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
     record, classes = run.record, drawable(data.dataset.classes)

@@ -13,11 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from torch import Tensor
 
 from vitrine.data.image_dataset import Split
-from vitrine.models import VisionTransformer, attended_patches
-from vitrine.runs import RunRecord
-from vitrine.runs.predictions import confusion_counts, predicted_classes
-from vitrine.text import class_name
-from vitrine.training.figure_style import (
+from vitrine.figure_style import (
     ATTENTION,
     COLOURS,
     INK,
@@ -31,6 +27,10 @@ from vitrine.training.figure_style import (
     styled,
     text_width,
 )
+from vitrine.models import VisionTransformer, attended_patches
+from vitrine.runs import RunRecord
+from vitrine.runs.predictions import confusion_counts, predicted_classes
+from vitrine.text import class_name
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import read_curve, smoothed
 from vitrine.training.metrics import by_target

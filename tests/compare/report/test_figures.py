@@ -15,7 +15,7 @@ from vitrine.compare.load import load_results
 from vitrine.compare.report import figures
 from vitrine.compare.report.figures import draw_means
 from vitrine.compare.report.style import OTHER, RowStyles, lines
-from vitrine.training.figure_style import COLOURS
+from vitrine.figure_style import COLOURS
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.plot_data import pareto_front
 from vitrine.compare.report.plots import against_cost, curves, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
+from vitrine.figure_style import COLOURS
 from vitrine.runs import RunRecord
-from vitrine.training.figure_style import COLOURS
 
 LARGEST = 6_000_000
 PAPERS = {"light": "#ffffff", "dark": "#14181d"}

@@ -25,8 +25,8 @@ from vitrine.compare.report.style import LONGEST, SYMBOLS, RowStyles, lines
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
+from vitrine.figure_style import PRINT_DPI, QUIET, report_boxes, save, styled
 from vitrine.text import report
-from vitrine.training.figure_style import PRINT_DPI, QUIET, report_boxes, save, styled
 
 MARKERS = dict(zip(SYMBOLS, "osD^P*vp", strict=True))
 TITLE_POINTS, LABEL_POINTS = 8, 7  # of titles; of ticks and legends

@@ -23,9 +23,9 @@ from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.report.style import best_rows
 from vitrine.config.model import MAX_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError, joined_lines
+from vitrine.figure_style import ATTENTION
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, plural
-from vitrine.training.figure_style import ATTENTION
 
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6

@@ -10,8 +10,8 @@ from vitrine.compare.costs import PARAMETERS, THROUGHPUT
 from vitrine.compare.report.plots import is_number, sort_key
 from vitrine.compare.report.style import Plot, RowStyles, escape, five_digits
 from vitrine.compare.speeds import EQUAL_COST
+from vitrine.figure_style import shorten
 from vitrine.text import short_number
-from vitrine.training.figure_style import shorten
 
 MAX_TICKS = 12  # of an axis with one tick per value
 

@@ -22,8 +22,8 @@ from vitrine.compare.report.style import (
     format_interval,
     lines,
 )
+from vitrine.figure_style import COLOURS, shorten
 from vitrine.text import listed
-from vitrine.training.figure_style import COLOURS, shorten
 
 MAX_POINTS = 60  # of a curve
 

@@ -8,8 +8,8 @@ import numpy as np
 from vitrine.compare.predictions import Calibration, Predictions, confusion, per_class_accuracy, per_class_f1
 from vitrine.compare.report.style import OTHER, Plot, RowStyles, escape, five_digits
 from vitrine.compare.table import ConfigurationRow
+from vitrine.figure_style import shorten
 from vitrine.text import listed, plural
-from vitrine.training.figure_style import shorten
 
 MAX_TEXT_COLUMNS = 12  # of a heatmap whose cells have room for a number
 MAX_TABLE_CLASSES = 25

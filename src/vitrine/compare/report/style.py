@@ -13,7 +13,7 @@ from vitrine.compare.comparison import Comparison
 from vitrine.compare.metric import Metric
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow
-from vitrine.training.figure_style import COLOURS, shorten
+from vitrine.figure_style import COLOURS, shorten
 
 # Of COLOURS, so that rows differ in symbols, too.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
