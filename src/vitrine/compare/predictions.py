@@ -54,13 +54,13 @@ class Predictions:
         check_predictions(logits, labels, name)
         predicted = predicted_classes(logits, labels)
         if labels.ndim == 2:
-            return cls._of_several(labels.astype(bool), predicted, np.nan_to_num(logits.astype(np.float64)))
+            return cls._of_multi_label(labels.astype(bool), predicted, np.nan_to_num(logits.astype(np.float64)))
         probabilities = softmax(np.nan_to_num(logits), axis=1)  # of a diverged run: uniform
         images = np.arange(len(labels))
         return cls(labels, predicted, probabilities[images, predicted], probabilities[images, labels])
 
     @classmethod
-    def _of_several(cls, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> "Predictions":
+    def _of_multi_label(cls, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> "Predictions":
         from scipy.special import log_expit
 
         confidence = np.exp(log_expit(np.abs(logits)).sum(axis=1))
