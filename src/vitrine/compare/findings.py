@@ -14,22 +14,14 @@ from vitrine.compare.left_out import LeftOut
 from vitrine.compare.load import RunResult
 from vitrine.compare.looks import Growth
 from vitrine.compare.method import method_of, sequential_method
-from vitrine.compare.metric import Metric, format_p, p_equals
+from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.row_mean import mean_of, on_these_images
+from vitrine.compare.seed_sentence import are_equal, seed_sentence, withheld_sentence
 from vitrine.compare.sequential_rule import MIN_SEEDS
-from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family, PooledVariance, levene_p, residuals
-from vitrine.compare.statistics import (
-    ALONE,
-    Difference,
-    difference,
-    hidden_by_images,
-    largest_spread,
-    seeds_needed,
-    smallest_difference,
-)
-from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, repetitions_of, seed_of
-from vitrine.text import listed, plural
+from vitrine.compare.simultaneous import Family, PooledVariance, levene_p, residuals
+from vitrine.compare.statistics import ALONE, Difference, difference
+from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
+from vitrine.text import listed
 
 
 @dataclass(frozen=True)
@@ -143,12 +135,12 @@ def findings(
         verdict = "inconclusive"
         if tested.low > 0 or tested.high < 0:  # false for NaN
             verdict = "better" if metric.improves(tested.mean) else "worse"
-        sentences = [_seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
+        sentences = [seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
         rates = failed[row.label], failed[baseline.label]
         added = _why_seeds_were_added(row, baseline, decision, growth)
         withheld = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
-        equal = _are_equal(tested, difference_of_interest)
+        equal = are_equal(tested, difference_of_interest)
         if decided is not None:
             mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
             tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
@@ -160,7 +152,7 @@ def findings(
             reason = withheld or "means are over survivors"
             tested, p, verdict = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan, "inconclusive"
             equal = False
-            sentences = [_withheld_sentence(row, baseline, tested, reason, metric)]
+            sentences = [withheld_sentence(row, baseline, tested, reason, metric)]
         if decided is None:
             sentences[0] += _failures(row, baseline, rates)
         if images is not None:
@@ -273,83 +265,6 @@ def _verdict_counts(comparisons: Sequence[BaselineComparison], baseline: Configu
     return [f"of {len(comparisons)} configurations compared with {baseline.label}: {listed(texts)}"]
 
 
-def _seed_sentence(
-    row: ConfigurationRow,
-    baseline: ConfigurationRow,
-    tested: Difference,
-    verdict: str,
-    metric: Metric,
-    family: Family,
-    size: float | None,
-) -> str:
-    """Return the finding over seeds in a sentence; ``size`` is the difference of interest."""
-    seeds, what = _seeds(tested, row, baseline), repetitions_of([row, baseline])
-    kind = "95 % interval" if family.comparisons == 1 else "simultaneous 95 % interval"
-    if verdict != "inconclusive":
-        low, high = (tested.low, tested.high) if tested.mean >= 0 else (-tested.high, -tested.low)
-        interval = (
-            f"{kind} {metric.number(low)} to {metric.number(high)}; {seeds}{on_these_images(row, tested, metric)}"
-        )
-        by = metric.magnitude(tested.mean)
-        if size is not None and _are_equal(tested, size):
-            by += f", but by no more than {metric.size(size)}"
-        return f"{row.label} is {verdict} than {baseline.label} by {by} ({interval})"
-    names = f"{row.label} and {baseline.label}"
-    count = min(tested.counts)
-    if count == 0:
-        return f"{names} cannot be compared: no combination of the other choices ran with every seed of both"
-    if count < MIN_SEEDS:
-        fewer = row if count == tested.counts[0] else baseline
-        return f"{names} cannot be compared with {plural(count, fewer.repetitions)}: at least {MIN_SEEDS} are needed"
-    if math.isnan(tested.p):
-        differ = "all pairs differ by" if tested.paired else f"neither varies over {what}; they differ by"
-        return f"{names}: {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
-    text = f"{names}: no significant difference over {seeds}{on_these_images(row, tested, metric)}"
-    if tested.p < SIGNIFICANCE_LEVEL:
-        text += (
-            f", after correction for {family.comparisons} comparisons ({p_equals(tested.p)} uncorrected, "
-            f"{format_p(tested.corrected)} corrected)"
-        )
-    if tested.sd == 0 or tested.overlap:  # the number of folds is no choice
-        return text
-    paired = tested.shared > 0
-    if size is None:
-        shown = smallest_difference(
-            count,
-            tested.sd,
-            paired=paired,
-            family=family,
-            freedom=tested.freedom,
-            image_variance=tested.image_variance,
-        )
-        seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
-        accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
-        if shown > max(accuracy, 1 - accuracy):
-            return f"{text}; {seeds_each} cannot detect any possible difference with 80 % power"
-        return f"{text}; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
-    if _are_equal(tested, size):
-        interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {seeds}"
-        interval += on_these_images(row, tested, metric)
-        return f"{names} are equal within {metric.size(size)} ({interval})"
-    takes = f"{text}; detecting {metric.size(size)} with 80 % power takes"
-    spread = largest_spread(tested.sd, tested.freedom)
-    if hidden_by_images(size, tested.image_variance, family):
-        return f"{takes} more test images"
-    needed = seeds_needed(
-        size,
-        spread,
-        paired=paired,
-        family=family,
-        freedom_per_seed=tested.freedom / (tested.shared - 1) if paired else 1.0,
-        image_variance=tested.image_variance,
-    )
-    if needed is None:
-        return f"{takes} more than 1,000 seeds"
-    if needed > count:
-        return f"{takes} up to {needed} fresh seeds, or sweep=decide"
-    return text
-
-
 def _why_seeds_were_added(
     row: ConfigurationRow, baseline: ConfigurationRow, decision: SweepDecision | None, growth: Growth | None
 ) -> str:
@@ -358,31 +273,3 @@ def _why_seeds_were_added(
         return f"until {decision.metric} decided between configurations"
     found = {} if growth is None else growth.rows
     return found.get(row.label) or found.get(baseline.label, "")
-
-
-def _withheld_sentence(
-    row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, reason: str, metric: Metric
-) -> str:
-    return (
-        f"{row.label} and {baseline.label}: no verdict, since {reason}; "
-        f"the difference is {metric.signed(tested.mean)}{metric.difference_unit} over {_seeds(tested, row, baseline)}"
-    )
-
-
-def _are_equal(tested: Difference, size: float | None) -> bool:
-    """Whether the interval of a difference lies within a size that matters (two one-sided tests; Schuirmann, 1987)."""
-    return size is not None and -size <= tested.low and tested.high <= size  # false for NaN
-
-
-def _seeds(tested: Difference, row: ConfigurationRow, baseline: ConfigurationRow) -> str:
-    """``5 seeds, r = 0.85``: r is the correlation over seeds that both sides have."""
-    count, other = tested.counts
-    correlation = "" if math.isnan(tested.correlation) else f", r = {tested.correlation:.2f}"
-    ours, theirs = plural(count, row.repetitions), plural(other, baseline.repetitions)
-    if tested.paired:
-        return f"{ours}{correlation}"
-    if row.repetitions == baseline.repetitions:
-        counts = f"{ours} each" if count == other else f"{count} and {theirs}"
-    else:
-        counts = f"{ours} and {theirs}"
-    return f"{counts}, {tested.shared} of them in common{correlation}" if tested.shared else f"{counts}, unpaired"
