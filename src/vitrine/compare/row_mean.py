@@ -3,6 +3,7 @@
 from vitrine.compare.metric import Metric
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
+from vitrine.runs.facts import images_of
 from vitrine.text import plural
 
 
@@ -21,7 +22,7 @@ def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -
     if tested.new_images or stage == metric.name or (stage == "val" and tested.overlap):
         return ""  # each fold validates on images of its own
     run = next(iter(row.runs.values()))
-    count = (run.facts.get("images") or {}).get(stage)
+    count = images_of(run.facts, stage)
     return f", on {'this' if count == 1 else 'these'} {plural(count, 'image') if count else 'images'}"
 
 
@@ -30,4 +31,4 @@ def _images(row: ConfigurationRow, metric: Metric) -> int:
     if not metric.counts_images:
         return 0
     stage = metric.name.partition("/")[0]
-    return min(int((run.facts.get("images") or {}).get(stage) or 0) for run in row.runs.values())
+    return min(images_of(run.facts, stage) for run in row.runs.values())

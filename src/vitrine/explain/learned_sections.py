@@ -17,6 +17,7 @@ from vitrine.explain.run_images import RunImages
 from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
+from vitrine.runs.facts import images_of
 from vitrine.text import class_name, listed, plural
 from vitrine.training import plots
 
@@ -84,9 +85,7 @@ def _look(
     config, loaded, kind = model.config, run_images.run, run_images.kind
     mistakes = [] if predictions is None else predictions.mistakes.tolist()
     try:
-        count = (loaded.record.facts.get("images") or {}).get(run_images.stage) or 0
-        if predictions is not None:
-            count = len(predictions.labels)
+        count = images_of(loaded.record.facts, run_images.stage) if predictions is None else len(predictions.labels)
         if not count:
             return _nothing(f"the data set has no {kind}s")
         _, most = details(config.depth, config.heads, config.patches)

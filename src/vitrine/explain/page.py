@@ -22,6 +22,7 @@ from vitrine.files import refuse_link_out, write_text
 from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
+from vitrine.runs.facts import images_of
 from vitrine.text import plural, short_number
 
 FOLDER = Path(__file__).parent / "templates"
@@ -167,7 +168,7 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     """What the page says of the run before its sections."""
     facts, metrics = record.facts, record.metrics
     found = [("status", record.status)]
-    images = (facts.get("images") or {}).get("test")
+    images = images_of(facts, "test")
     if (accuracy := metrics.get("test/acc")) is not None:
         text = f"{100 * accuracy:.2f} %"
         if images:

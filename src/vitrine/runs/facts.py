@@ -4,6 +4,7 @@ A run folder can come from anywhere, so an entry can hold anything. A run with a
 one line and left out, as one that cannot be read.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from vitrine.untrusted import ANY, NUMBER, SCALAR
@@ -42,3 +43,8 @@ SHAPES: dict[str, Any] = {
     "resumed": [{"at": str, "before": {ANY: SCALAR}}],
     "start_ups": [{"seconds": NUMBER, "compiling": NUMBER}],
 }
+
+
+def images_of(facts: Mapping[str, Any], split: str) -> int:
+    """Return the number of images of a split; 0 if there are none, or it is not known."""
+    return (facts.get("images") or {}).get(split) or 0

@@ -8,6 +8,7 @@ from vitrine.config.size import format_size
 from vitrine.data.preparation import Preparation
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
+from vitrine.runs.facts import images_of
 from vitrine.runs.predictions import is_correct, predicted_classes
 from vitrine.text import listed, one_line
 from vitrine.training.metrics import wilson_interval
@@ -98,7 +99,7 @@ class AccuracyOnTest:
     def of(cls, run: LoadedRun) -> "AccuracyOnTest | None":
         """Return the run's, from its predictions or else its metrics; ``None`` if these have none of test images."""
         if (tested := run.test_outputs) is None:
-            images = (run.record.facts.get("images") or {}).get("test", 0)
+            images = images_of(run.record.facts, "test")
             if not images or "test/acc" not in (metrics := metrics_of(run)):
                 return None
             count = round(metrics["test/acc"] * images)
