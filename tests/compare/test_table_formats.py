@@ -129,7 +129,7 @@ def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
     write_csv(found, tmp_path / "table.csv")
     lines = read_csv((tmp_path / "table.csv").read_text())
     assert [line["position"] for line in lines] == ["rope", "learned", "none"]
-    tested = {id(each.row): each for each in found.findings.comparisons}
+    tested = {each.row: each for each in found.findings.comparisons}
     for line, summary in zip(lines, found.summaries, strict=True):
         shown = cells(found, summary)
         low, mean, high = (float(line[name]) for name in ("low", "mean", "high"))
@@ -144,7 +144,7 @@ def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
         if summary.row is found.findings.baseline:
             assert (line["is_baseline"], line["difference"], line["p_corrected"]) == ("true", "", "")
             continue
-        one = tested[id(summary.row)]
+        one = tested[summary.row]
         assert float(line["difference"]) == one.difference.mean
         assert float(line["difference_low"]) == one.difference.low
         assert float(line["difference_high"]) == one.difference.high

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vitrine.compare.best import best_sentences, may_be_best
-from vitrine.compare.decided import SweepDecision
+from vitrine.compare.decided import DecidedRow, SweepDecision
 from vitrine.compare.failures import FailureRate, failure_rates
 from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import ImageComparison, Side, compare_images, image_sentence
@@ -131,33 +131,22 @@ def findings(
     failed = failure_rates(table, unfinished)
     comparisons = []
     for row, tested, images in zip(others, differences, on_images, strict=True):
-        p = tested.corrected
-        verdict = "inconclusive"
-        if tested.low > 0 or tested.high < 0:  # false for NaN
-            verdict = "better" if metric.improves(tested.mean) else "worse"
-        sentences = [seed_sentence(row, baseline, tested, verdict, metric, family, difference_of_interest)]
         decided = None if decision is None else decision.about(row, baseline, metric.name)
-        rates = failed[row.label], failed[baseline.label]
-        added = _why_seeds_were_added(row, baseline, decision, growth)
-        withheld = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
-        equal = are_equal(tested, difference_of_interest)
         if decided is not None:
-            mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
-            tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
-            p = math.nan
-            verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
-            equal = decided.verdict == "equal"
-            sentences = [decided.sentence]
-        elif not math.isnan(tested.p) and (withheld or _rests_on_survivors(verdict, rates, equal=equal)):
-            reason = withheld or "means are over survivors"
-            tested, p, verdict = replace(tested, low=math.nan, high=math.nan, p=math.nan), math.nan, "inconclusive"
-            equal = False
-            sentences = [withheld_sentence(row, baseline, tested, reason, metric)]
-        if decided is None:
-            sentences[0] += _failures(row, baseline, rates)
+            found = _decided(row, tested, decided)
+        else:
+            found = _tested(row, baseline, tested, metric, family, difference_of_interest)
+            rates = failed[row.label], failed[baseline.label]
+            added = _why_seeds_were_added(row, baseline, decision, growth)
+            withheld = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
+            if not withheld and _rests_on_survivors(found.verdict, rates, equal=found.equal):
+                withheld = "means are over survivors"
+            if withheld and not math.isnan(tested.p):
+                found = _withheld(found, baseline, withheld, metric)
+            found.sentences[0] += _failures(row, baseline, rates)
         if images is not None:
-            sentences.append(image_sentence(row, baseline, images, metric))
-        comparisons.append(BaselineComparison(row, tested, p, images, verdict, equal, sentences))
+            found.sentences.append(image_sentence(row, baseline, images, metric))
+        comparisons.append(replace(found, on_images=images))
     comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
 
     def against(row: ConfigurationRow, other: ConfigurationRow, family: Family) -> Difference:
@@ -176,6 +165,38 @@ def findings(
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(1 - decision.alpha)
     return Findings(baseline, comparisons, sentences, candidates, failed, method)
+
+
+def _tested(
+    row: ConfigurationRow,
+    baseline: ConfigurationRow,
+    tested: Difference,
+    metric: Metric,
+    family: Family,
+    size: float | None,
+) -> BaselineComparison:
+    """The comparison by a test of a fixed number of seeds; ``size`` is the difference of interest."""
+    verdict = "inconclusive"
+    if tested.low > 0 or tested.high < 0:  # false for NaN
+        verdict = "better" if metric.improves(tested.mean) else "worse"
+    sentence = seed_sentence(row, baseline, tested, verdict, metric, family, size)
+    return BaselineComparison(row, tested, tested.corrected, None, verdict, are_equal(tested, size), [sentence])
+
+
+def _decided(row: ConfigurationRow, tested: Difference, decided: DecidedRow) -> BaselineComparison:
+    """The comparison as the sweep decided it."""
+    mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
+    tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
+    verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
+    return BaselineComparison(row, tested, math.nan, None, verdict, decided.verdict == "equal", [decided.sentence])
+
+
+def _withheld(found: BaselineComparison, baseline: ConfigurationRow, reason: str, metric: Metric) -> BaselineComparison:
+    """The comparison without verdict and interval, which do not hold for a ``reason``."""
+    nan = math.nan
+    tested = replace(found.difference, low=nan, high=nan, p=nan)
+    sentences = [withheld_sentence(found.row, baseline, tested, reason, metric)]
+    return replace(found, difference=tested, p=nan, verdict="inconclusive", equal=False, sentences=sentences)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:
