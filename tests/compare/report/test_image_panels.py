@@ -224,7 +224,7 @@ def test_models_whose_code_was_edited_are_shown_if_that_is_allowed(real, tmp_pat
         raise RunError("was edited")
 
     copy = shutil.copytree(real, tmp_path / "copy")
-    monkeypatch.setattr("vitrine.inference.load.refuse_edited_model", refuse)
+    monkeypatch.setattr("vitrine.training.weights.refuse_edited_model", refuse)
     refused, shown = (
         position_gallery(compare(load_results([copy], allow_changed_code=allowed))) for allowed in (False, True)
     )
