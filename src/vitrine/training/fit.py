@@ -2,7 +2,8 @@
 
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from vitrine.data.epoch_plan import derive_seed
 from vitrine.distributed import spawn
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import Ranks, together
-from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
+from vitrine.errors import ConfigError, Fault, Interrupted, RunError, first_line
+from vitrine.files import disk_full
 from vitrine.models import build_model, rollout_problem
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
@@ -236,7 +238,7 @@ def _lead(
         selected = classifier_from(config, read_checkpoint(record.best))
         if (evaluation := _test(run, data, selected)) is not None:
             metrics |= evaluation.metrics
-        record.write_metrics(metrics)  # before pictures, which no result depends on
+        record.write_metrics(metrics)
         _draw(run, data, selected, evaluation)
         logger.conclude(metrics, record.pictures)
     show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
@@ -342,13 +344,22 @@ def _draw(run: TrainingRun, data: ImageDataModule, module: Classifier, tested: E
     from vitrine.training.plots import draw_attention, draw_confusion, draw_curves  # imports matplotlib
 
     record, classes = run.record, drawable(data.dataset.classes)
-    try:
+    with _reporting("curves"):
         draw_curves(record)
-    except DiskFull:
-        raise
-    except RunError as error:  # metrics.csv is damaged, on which no result depends
-        report(f"curves.png could not be drawn: {error}")
     if tested is not None and not run.config.data.multi_label:
-        draw_confusion(record, tested.logits, tested.labels, classes)
+        with _reporting("confusion"):
+            draw_confusion(record, tested.logits, tested.labels, classes)
     if not rollout_problem(module.model):
-        draw_attention(record, module, data.test or data.val, classes)
+        with _reporting("attention"):
+            draw_attention(record, module, data.test or data.val, classes)
+
+
+@contextmanager
+def _reporting(picture: str) -> Iterator[None]:
+    """Report why a picture could not be drawn, on which no result depends; a full disk ends the run."""
+    try:
+        yield
+    except Exception as error:
+        if disk_full(error) is not None:
+            raise
+        report(f"{picture}.png could not be drawn: {first_line(error)}")
