@@ -109,33 +109,45 @@ def test_nothing_is_renamed_through_a_link(tmp_path):
     assert names(record) == ["last.ckpt"]
 
 
+def checkpoints(record, states, best_epoch):
+    """Write checkpoints without weights, of these names, steps and epochs."""
+    record.last.parent.mkdir()
+    for name, steps, epoch in states:
+        state = {"global_step": steps, "epoch": epoch - 1}
+        state["callbacks"] = {"Checkpoints": {"best": {"best_epoch": best_epoch}}}
+        torch.save({"state_dict": {}, "config": {"model": {}}, **state}, record.last.with_name(f"{name}.ckpt"))
+
+
 def test_of_two_states_in_one_epoch_that_with_more_steps_is_newer(tmp_path):
     record = RunRecord(tmp_path)
-    record.last.parent.mkdir()
+    checkpoints(record, [("previous", 7, 2), ("best", 10, 2)], best_epoch=2)
     record.last.write_text("damaged")
-    for path, steps in ((record.previous, 7), (record.best, 10)):
-        state = {"global_step": steps, "epoch": 1, "callbacks": {"Checkpoints": {"best": {"best_epoch": 2}}}}
-        torch.save({"state_dict": {}, "config": {"model": {}}, **state}, path)
     recover(record)
     assert step(record.last) == 10
 
 
 def test_where_the_last_two_are_lost_the_latest_kept_epoch_that_reads_whole_is_taken(tmp_path, capsys):
     record = RunRecord(tmp_path)
-    record.last.parent.mkdir()
-    for name, epoch in (("best", 1), ("epoch_2", 2), ("epoch_4", 4), ("epoch_10", 10)):
-        state = {
-            "global_step": 5 * epoch,
-            "epoch": epoch - 1,
-            "callbacks": {"Checkpoints": {"best": {"best_epoch": 1}}},
-        }
-        torch.save({"state_dict": {}, "config": {"model": {}}, **state}, record.last.with_name(f"{name}.ckpt"))
+    checkpoints(record, [("best", 5, 1), ("epoch_2", 10, 2), ("epoch_4", 20, 4)], best_epoch=1)
     record.last.with_name("epoch_10.ckpt").write_text("damaged")
     recover(record)
     assert step(record.last) == 20
     printed = capsys.readouterr().err
     assert "it is kept as epoch_10.ckpt.damaged" in printed
     assert "is resumed from epoch_4.ckpt, step 20 in epoch 4" in printed
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_best_epoch_that_was_lost_is_taken_from_those_that_were_kept(tmp_path, capsys, damaged):
+    record = RunRecord(tmp_path)
+    states = [("last", 30, 6), ("previous", 25, 5), *((f"epoch_{epoch}", 5 * epoch, epoch) for epoch in range(1, 7))]
+    checkpoints(record, states, best_epoch=3)
+    if damaged:
+        record.best.write_text("damaged")
+    recover(record)
+    assert (step(record.last), step(record.best)) == (30, 15)
+    assert epoch_path(record, 3).exists()
+    assert "has lost its best epoch" not in capsys.readouterr().err
 
 
 @pytest.mark.whole

@@ -51,8 +51,8 @@ def recover(record: RunRecord) -> SavedState | None:
     """Make last.ckpt the newest checkpoint that reads whole, and print what was done about others.
 
     Damaged checkpoints are renamed, never deleted. A best.ckpt that was lost, or not yet copied when the process was
-    killed, is copied again if the best epoch is among the last two. Without these, epochs that were kept are read, the
-    latest first. Call this with the run's lock held.
+    killed, is copied again if the best epoch is among the last two or was kept. Without the last two, epochs that were
+    kept are read, the latest first. Call this with the run's lock held.
 
     Returns:
         What last.ckpt now holds; ``None`` if the run has no checkpoint yet.
@@ -78,6 +78,8 @@ def recover(record: RunRecord) -> SavedState | None:
     best = states.get(record.best)
     if newest.best_epoch is not None and (best is None or best.epoch != newest.best_epoch):
         ends = [state for state in states.values() if state.epoch == newest.best_epoch == state.best_epoch]
+        if not ends and newest.best_epoch in kept_epochs(record):
+            ends = list(filter(None, [_read(epoch_path(record, newest.best_epoch), notes)]))
         if ends:
             copy_checkpoint(ends[0].path, record.best)
         elif best is None:
