@@ -88,11 +88,6 @@ _RULES = {
         "has no effect on images of one patch",
         "model.patch_dropout=0.0",
     ),
-    "distill.teacher": _Rule(
-        lambda config: config.distill.weight == 0,
-        "has no effect with distill.weight=0.0",
-        "distill.weight=0.1",
-    ),
     **dict.fromkeys(
         ("distill.name", "distill.weight", "distill.temperature"),
         _Rule(lambda config: config.distill.teacher is None, "has no effect without a teacher", "distill.teacher=RUN"),
