@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from vitrine import compose, fit, load_run, resume
 from vitrine.config.distill import DistillConfig, distill_faults
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.training.distill import Distillation, distillation_loss
@@ -77,7 +78,7 @@ def test_the_loss_is_that_of_the_papers(weight, temperature):
     generator = torch.Generator().manual_seed(0)
     logits, answers = (3 * torch.randn(5, 4, dtype=torch.float64, generator=generator) for _ in range(2))
     labels = [0, 3, 1, 1, 2]
-    distillation = Distillation(DistillConfig("soft", "run", weight, temperature), lambda images: answers, *[None] * 3)
+    distillation = Distillation(DistillConfig("soft", "run", weight, temperature), lambda images: answers, *[None] * 4)
     loss = distillation.loss(F.cross_entropy(logits, torch.tensor(labels)), logits, images=None)
     assert loss.item() == pytest.approx(by_hand(logits, answers, labels, weight, temperature), rel=1e-12)
 
@@ -177,7 +178,9 @@ def sha256(run):
     ("facts", "data", "problem"),
     [
         ({"classes": [*"012345678", "ten"]}, {}, "its classes lack 9; its classes have ten"),
-        ({"classes": None}, {}, "its classes lack 0, 1, 2 and 7 more"),
+        ({"classes": None}, {}, "its run.json does not name each of its 10 classes once"),
+        ({"classes": [*"00123456789"]}, {}, "its run.json does not name each of its 10 classes once"),
+        ({}, {"levels": [0, 4095]}, "its images have data.levels=[0,65535], not data.levels=[0,4095]"),
         ({}, {"in_channels": 3}, "its images have 1 channel, not 3"),
         ({}, {"targets": ["above5"]}, "it answers data.targets=[], not data.targets=[above5]"),
     ],
@@ -190,6 +193,21 @@ def test_a_teacher_of_something_else_is_refused_before_anything_is_written(teach
     (fault,) = error.value.faults
     assert (fault.key, fault.given) == ("distill.teacher", str(run))
     assert fault.problem == f"is a run that cannot teach this one: {problem}"
+
+
+def test_a_teacher_that_is_still_training_is_refused(teacher, tmp_path):
+    run = edited(teacher, tmp_path / "run", status="running", host="elsewhere")
+    with pytest.raises(ConfigError, match="is still training, so its best epoch may change: wait for it, or stop it"):
+        Distillation.prepare(taught(tmp_path, run), DIGITS)
+
+
+def test_a_teacher_that_is_unfinished_or_had_images_resized_otherwise_is_reported(teacher, tmp_path):
+    run = edited(teacher, tmp_path / "run", status="interrupted")
+    config = taught(tmp_path, run)
+    config.data.resize = "pad"
+    notes = Distillation.prepare(config, DIGITS).notes(ImageDataModule(config))
+    assert f"distill.teacher={run} is interrupted, not finished: its best epoch so far teaches" in notes
+    assert f"distill.teacher={run} was trained with data.resize=crop, not pad" in notes
 
 
 @pytest.mark.parametrize(

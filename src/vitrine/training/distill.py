@@ -71,6 +71,7 @@ class Distillation:
     Attributes:
         config: how the teacher's answers are learned.
         teacher: the trained model.
+        data: what it was trained on.
         model: its architecture.
         record: the run that it is of.
         sha256: of its checkpoint.
@@ -78,6 +79,7 @@ class Distillation:
 
     config: DistillConfig
     teacher: Teacher
+    data: DataConfig
     model: ViTConfig
     record: RunRecord
     sha256: str
@@ -93,7 +95,7 @@ class Distillation:
 
         Raises:
             RunError: the teacher can't be read, or names code that is not trusted or was edited.
-            ConfigError: it takes other images, or answers something else.
+            ConfigError: it takes other images, answers something else, or is still training.
         """
         if not config.distill.is_on:
             return None
@@ -102,22 +104,33 @@ class Distillation:
         stored = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         model = trained_model(record, record.best, stored, trust=trust)
         theirs, ours = list(map(nfc, record.facts.get("classes") or ())), list(map(nfc, dataset.classes))
-        if problems := [*_differences(stored.data, config.data), *_other_classes(theirs, ours)]:
+        problems = [*_differences(stored.data, config.data), *_other_classes(theirs, ours, stored.data.num_classes)]
+        if problems:
             problem = f"is a run that cannot teach this one: {listed(problems, separator='; ')}"
             raise ConfigError([Fault("distill.teacher", str(record.path), problem)])
         teacher = Teacher(model, stored.data, [theirs.index(name) for name in ours])
         with record.best.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return cls(config.distill, teacher, stored.model, record, sha256)
+        if record.status == "running":  # asked last: a run that began meanwhile may have replaced what was read
+            problem = "is still training, so its best epoch may change: wait for it, or stop it"
+            raise ConfigError([Fault("distill.teacher", str(record.path), problem)])
+        return cls(config.distill, teacher, stored.data, stored.model, record, sha256)
 
     @property
     def facts(self) -> dict[str, str]:
         """What run.json keeps as ``teacher``."""
         return {"run": str(self.record.path.absolute()), "sha256": self.sha256}
 
-    def leakage(self, data: ImageDataModule) -> str:
-        """Return a warning where the teacher may have been trained on the validation images."""
-        return leakage(f"distill.teacher={self.record.path}", self.record, data)
+    def notes(self, data: ImageDataModule) -> list[str]:
+        """Return warnings: it is unfinished, had images resized otherwise, or perhaps those of validation."""
+        name, status = f"distill.teacher={self.record.path}", self.record.status
+        theirs, ours = self.data.resize, data.config.data.resize
+        found = [leakage(name, self.record, data)]
+        if status != "finished":
+            found.append(f"{name} is {status}, not finished: its best epoch so far teaches")
+        if theirs != ours:
+            found.append(f"{name} was trained with data.resize={theirs}, not {ours}")
+        return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Distillation":
         """Return this one: copies of the model learn from the same teacher."""
@@ -164,6 +177,9 @@ def _differences(theirs: DataConfig, ours: DataConfig) -> list[str]:
     problems = []
     if theirs.in_channels != ours.in_channels:
         problems.append(f"its images have {plural(theirs.in_channels, 'channel')}, not {ours.in_channels}")
+    if theirs.levels != ours.levels:
+        levels = [f"data.levels=[{','.join(map(str, one.levels))}]" for one in (theirs, ours)]
+        problems.append(f"its images have {levels[0]}, not {levels[1]}")
     if theirs.multi_label:
         problems.append("its images have several labels")
     if theirs.targets != ours.targets:
@@ -172,8 +188,10 @@ def _differences(theirs: DataConfig, ours: DataConfig) -> list[str]:
     return problems
 
 
-def _other_classes(theirs: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """Return how a teacher's classes differ from the model's; their order may."""
+def _other_classes(theirs: Sequence[str], ours: Sequence[str], count: int) -> list[str]:
+    """Return how a teacher's ``count`` classes differ from the model's; their order may."""
+    if not len(theirs) == len(set(theirs)) == count:
+        return [f"its run.json does not name each of its {count} classes once"]
     sides = (("lack", ours, theirs), ("have", theirs, ours))
     found = {verb: [name for name in of if name not in others] for verb, of, others in sides}
     return [f"its classes {verb} {listed(names, MOST_NAMES)}" for verb, names in found.items() if names]

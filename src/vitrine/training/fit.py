@@ -123,7 +123,7 @@ def fit(
             check_split_keys(config, data)
             check_class_names(config.loss, data.dataset.classes)
             distillation = Distillation.prepare(config, data.dataset, trust)
-            notes = [] if distillation is None else [distillation.leakage(data)]
+            notes = [] if distillation is None else distillation.notes(data)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
                 notes += [pretrained.other_statistics(config.data), pretrained.leakage(data)]
