@@ -626,6 +626,12 @@ def test_caveats_name_what_differs_between_runs(tmp_path, write_run, facts, warn
     assert any(warned in text for text in compared(tmp_path).caveats), compared(tmp_path).caveats
 
 
+def test_a_teacher_with_other_weights_for_some_runs_is_a_caveat(tmp_path, write_run):
+    for seed, (teacher, sha256) in enumerate([("/t", "a"), ("/t", "b"), ("/moved", "b")]):
+        write_run(tmp_path, seed=seed, facts={"teacher": {"run": teacher, "sha256": sha256}})
+    assert compared(tmp_path).caveats == ["2 runs were taught by different weights of the same teacher, /t"]
+
+
 def test_runs_that_stopped_early_in_different_epochs_have_no_caveat(tmp_path, write_run):
     for seed in range(3):
         write_run(tmp_path, "callbacks=[default,early_stopping]", seed=seed, facts={"epochs": 4 + seed})

@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from vitrine.sweeps.fingerprint import (
     fingerprint,
     record_facts,
     sweep_name,
+    taught_by_other_weights,
     trial_name,
 )
 from vitrine.sweeps.sweep import Sweep
@@ -183,6 +185,16 @@ def test_a_trial_with_the_user_s_parts_is_found_after_a_new_version(config, monk
     assert TrialFolders(trial.path.parent).find(config, {}) == trial.path
     trial.update(parts=hashes | {"my_lab.Fourier": "4c"})
     assert TrialFolders(trial.path.parent).find(config, {}) != trial.path
+
+
+def test_trials_that_other_weights_of_their_teacher_taught_are_found(config, tmp_path):
+    records = [RunRecord.at(tmp_path / name) for name in ("teacher", "before", "after")]
+    for weights, record in zip((b"old", b"new"), records[1:], strict=True):
+        records[0].best.write_bytes(weights)
+        record.update(teacher={"run": str(tmp_path / "teacher"), "sha256": sha256(weights).hexdigest()})
+    taught = replace(config, distill=replace(config.distill, teacher=str(tmp_path / "teacher")))
+    assert taught_by_other_weights(records[1:], [config, taught]) == {str(tmp_path / "teacher"): 1}
+    assert taught_by_other_weights(records[2:], [taught]) == {}
 
 
 @pytest.mark.parametrize("name", [None, "chosen"])

@@ -123,6 +123,9 @@ def _different_conditions(table: Table, runs: Sequence[RunResult]) -> Iterator[s
     for problem, property_of in checks:
         if len(groups := groups_of(runs, property_of)) > 1:
             yield f"runs {problem}: {sizes(groups)}"
+    for teacher, taught in groups_of(runs, lambda run: nested_fact(run, "teacher", "run")).items():
+        if len(groups_of(taught, lambda run: nested_fact(run, "teacher", "sha256"))) > 1:
+            yield f"{len(taught)} runs were taught by different weights of the same teacher, {teacher}"
     if moved := sum(map(_moved, runs)):
         what = "another device, precision or version of torch"
         yield f"{moved} of {plural(len(runs), 'run')} had {what} before resuming; see resumed in run.json"

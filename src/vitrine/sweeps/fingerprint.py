@@ -77,6 +77,18 @@ def trained_with_other_source(sweep: Path, configs: Iterable[TrainConfig]) -> di
     return Counter(name for name, _ in sorted(found))
 
 
+def taught_by_other_weights(finished: Iterable[RunRecord], configs: Iterable[TrainConfig]) -> dict[str, int]:
+    """Return the number of runs that the teachers of ``configs`` taught with other weights, by their folders."""
+    taught_by, found = [record.facts.get("teacher") or {} for record in finished], {}
+    for teacher in sorted({str(config.distill.teacher) for config in configs if config.distill.is_on}):
+        with suppress(OSError), RunRecord(Path(teacher)).best.open("rb") as file:  # the trial reports a missing one
+            now = {"run": str(Path(teacher).absolute()), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+            found[teacher] = sum(
+                one.get("run") == now["run"] and one.get("sha256") != now["sha256"] for one in taught_by
+            )
+    return {teacher: count for teacher, count in found.items() if count}
+
+
 def record_facts(config: TrainConfig) -> dict[str, Any]:
     """Entries of run.json by which :class:`TrialFolders` recognises the trial."""
     return {"fingerprint": fingerprint(config), "fingerprint_version": VERSION}

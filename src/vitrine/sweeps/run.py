@@ -14,11 +14,11 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import launched
 from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, OutOfTime, RunError, interruption
-from vitrine.runs import provenance
+from vitrine.runs import RunRecord, provenance
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.status import DONE
 from vitrine.sweeps.divergence import forget_outdated
-from vitrine.sweeps.fingerprint import trained_with_other_source
+from vitrine.sweeps.fingerprint import taught_by_other_weights, trained_with_other_source
 from vitrine.sweeps.launchers import process
 from vitrine.sweeps.max_time import time_is_short
 from vitrine.sweeps.progress import SweepProgress
@@ -70,6 +70,10 @@ def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
         are = "is" if count == 1 else "are"
         stay = "what was trained stays, with its source in parts/"
         report(f"{plural(count, 'finished trial')} {are} of other source of {part} and {are} trained again; {stay}")
+    finished = [trial for trial, result in zip(sweep.trials, results, strict=True) if result.status == "finished"]
+    for teacher, count in taught_by_other_weights((RunRecord(trial.folder) for trial in finished), configs).items():
+        learned = f"{plural(count, 'finished trial')} learned from other weights than distill.teacher={teacher} has now"
+        report(f"{learned} and {'is' if count == 1 else 'are'} kept; rerun=true trains all trials again")
     name = launcher if left else "basic"
     launch = _prepare_launcher(name, points[0].config.launcher, configs, sweep.folder, ranks)
     queue = GridQueue(left, force=points[0].config.force)
