@@ -24,7 +24,7 @@ from vitrine.config.distill import DistillConfig, distill_faults
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord
-from vitrine.training.distill import Distillation, distillation_loss
+from vitrine.training.distill import Distillation, distillation_loss, teacher_of
 from vitrine.training.lit_module import Classifier
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -227,7 +227,7 @@ def test_a_teacher_that_is_unfinished_or_had_images_resized_otherwise_is_reporte
             "trains on features, which may be computed once, and a teacher needs the images of each step",
         ),
         (["distill.teacher={teacher}s"], "distill.teacher", "there is no such run or file; did you mean {teacher}?"),
-        (["distill.teacher=vit_tiny_patch16_224"], "distill.teacher", "is not the folder of a run: only runs teach"),
+        (["distill.teacher=vit_tiny_patch16_224"], "distill.teacher", "there is no such folder: only runs teach"),
         (["distill.teacher={teacher}/checkpoints"], "distill.teacher", "is not the folder of a run: only runs teach"),
         (["distill.teacher=[{teacher},{teacher}]"], "distill.teacher", "must be a string, or null"),
     ],
@@ -237,6 +237,19 @@ def test_what_cannot_be_taught_is_refused(refusal, teacher, overrides, key, prob
     named = [] if any("distill.teacher" in one for one in given) else [f"distill.teacher={teacher}"]
     (fault,) = refusal("model=vit_nano", *named, *given)
     assert (fault.key, fault.problem) == (key, problem.format(teacher=teacher))
+
+
+def test_a_teacher_is_looked_for_only_to_train_on_and_also_where_it_was(teacher, tmp_path, capsys):
+    run = RunRecord(untrained_run(tmp_path / "run", image_size=8))
+    run.write_config(run.config | {"distill": {"teacher": "gone"}})
+    run.write_metrics({})
+    resume(run.path, compose([f"resume={run.path}"]))
+    assert f"{run.path} is finished; trainer.max_epochs=N" in capsys.readouterr().out
+    longer = compose([f"resume={run.path}", "trainer.max_epochs=1000"])
+    with pytest.raises(ConfigError, match="names it: there is no such folder: only runs teach"):
+        resume(run.path, longer)
+    run.update(teacher={"run": str(teacher), "sha256": sha256(teacher)})
+    assert teacher_of(run, longer.distill) == str(teacher)
 
 
 def test_several_labels_per_image_cannot_be_taught():

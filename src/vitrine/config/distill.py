@@ -42,13 +42,22 @@ def missing_teacher(source: str) -> str:
     try:
         if (path / "run.json").is_file() or (path.name != source and not path.exists()):
             return missing_weights(source)
+        if not path.exists():
+            return "there is no such folder: only runs teach"
     except OSError as error:  # a folder that may not be entered, or a name that is too long
         return f"cannot be read: {error.strerror}"
     return "is not the folder of a run: only runs teach"
 
 
 def distill_faults(
-    config: DistillConfig, *, multi_label: bool, targets: Sequence[str], classes: int, outputs: int, finetune: str
+    config: DistillConfig,
+    *,
+    multi_label: bool,
+    targets: Sequence[str],
+    classes: int,
+    outputs: int,
+    finetune: str,
+    resumes: bool = False,
 ) -> Iterator[Fault]:
     """Yield combinations that exclude each other.
 
@@ -59,6 +68,7 @@ def distill_faults(
         classes: ``data.num_classes``.
         outputs: ``model.num_classes``.
         finetune: ``finetune.name``.
+        resumes: whether a run is resumed, whose teacher is looked for once it is known to train on.
     """
     if config.name == "soft" and config.temperature is None:
         yield Fault("distill.temperature", "null", "is required by distill=soft", "distill.temperature=3.0")
@@ -68,7 +78,7 @@ def distill_faults(
     if not config.is_on:
         return
     source = str(config.teacher)
-    if problem := missing_teacher(source):
+    if not resumes and (problem := missing_teacher(source)):
         yield Fault("distill.teacher", source, problem)
     if multi_label:
         problem = "teaches one class per image, and data.multi_label=true has several"

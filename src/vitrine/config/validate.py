@@ -183,6 +183,7 @@ def _distillation(config: TrainConfig) -> Iterator[Fault]:
         classes=data.num_classes,
         outputs=config.model.num_classes,
         finetune=config.finetune.name,
+        resumes=config.resume is not None,
     )
 
 

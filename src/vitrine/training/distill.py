@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import TrainConfig, ViTConfig
-from vitrine.config.distill import DistillConfig
+from vitrine.config.distill import DistillConfig, missing_teacher
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
@@ -161,6 +161,21 @@ def distillation_loss(logits: Tensor, taught: Tensor, temperature: float | None)
         return F.cross_entropy(logits, taught.argmax(dim=1))
     log_p, log_q = ((values / temperature).log_softmax(dim=1) for values in (taught, logits))
     return temperature**2 * F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+
+def teacher_of(record: RunRecord, config: DistillConfig) -> str | None:
+    """Return the folder of the teacher that a run is resumed with: if ``config`` has none from here, run.json's.
+
+    Raises:
+        ConfigError: neither is a run.
+    """
+    known = (record.facts.get("teacher") or {}).get("run")
+    if not config.is_on or not (problem := missing_teacher(str(config.teacher))):
+        return config.teacher
+    if known and not missing_teacher(known):
+        return str(known)
+    problem = f"is read again, and if it has moved, distill.teacher=FOLDER names it: {problem}"
+    raise ConfigError([Fault("distill.teacher", str(config.teacher), problem)])
 
 
 def refuse_other_teacher(record: RunRecord, distillation: Distillation | None) -> None:

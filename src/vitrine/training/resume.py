@@ -24,7 +24,7 @@ from vitrine.text import plural, printable, report
 from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
-from vitrine.training.distill import Distillation, refuse_other_teacher
+from vitrine.training.distill import Distillation, refuse_other_teacher, teacher_of
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
@@ -93,6 +93,7 @@ def resume(
                 of_sweep = record.facts.get("group") is not None
                 show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
             return Result(record.metrics, record.path)
+        config.distill.teacher = teacher_of(record, config.distill)
         state = recover(record) if ranks.rank == 0 else None
         if state is not None:
             _check_checkpoint(config, record, state.checkpoint)
