@@ -39,6 +39,8 @@ def test_a_part_whose_hash_is_unknown_counts_as_edited(record, config):
     record.update(parts={FOURIER: code_hash(FOURIER)})
     assert edited_parts(record, config) == []
     assert trust_overrides(record.facts) == [f"trust=[{FOURIER}]"]
+    record.update(teacher={"parts": ["lab.Taught", FOURIER]})
+    assert trust_overrides(record.facts) == [f"trust=[{FOURIER},lab.Taught]"]
 
 
 @pytest.mark.parametrize("copied", [True, False])

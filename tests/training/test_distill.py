@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_the_papers(weight, temperature):
     generator = torch.Generator().manual_seed(0)
     logits, answers = (3 * torch.randn(5, 4, dtype=torch.float64, generator=generator) for _ in range(2))
     labels = [0, 3, 1, 1, 2]
-    distillation = Distillation(DistillConfig("soft", "run", weight, temperature), lambda images: answers, *[None] * 4)
+    distillation = Distillation(DistillConfig("soft", "run", weight, temperature), lambda images: answers, *[None] * 3)
     loss = distillation.loss(F.cross_entropy(logits, torch.tensor(labels)), logits, images=None)
     assert loss.item() == pytest.approx(by_hand(logits, answers, labels, weight, temperature), rel=1e-12)
 
@@ -96,6 +96,7 @@ def test_the_teacher_has_its_own_size_normalisation_and_order_of_classes(tmp_pat
         untrained_run(tmp_path / "run", image_size=12), tmp_path / "other", classes=[str(number) for number in order]
     )
     distillation = Distillation.prepare(taught(tmp_path, run), DIGITS)
+    assert distillation.facts == {"run": str(run), "sha256": sha256(run)}
     images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
     larger = F.interpolate((images / 255 - 0.4) / 0.3, size=(12, 12), mode="bilinear", antialias=True)
     expected = load_run(run).model(larger)[:, [order.index(number) for number in range(10)]]
@@ -279,5 +280,6 @@ def test_a_teacher_with_code_of_the_users_is_trusted_in_a_run_and_in_a_sweep_ove
     assert "teacher          teacher: soft at temperature 3, weight 0.5; " in swept.stdout
     records = [RunRecord(path.parent) for path in tmp_path.glob("outputs/sweeps/*/*/run.json")]
     taught_by = {record.config["distill"]["weight"]: record.facts["teacher"] for record in records}
-    assert taught_by == {0.0: None, 0.5: {"run": str(teacher), "sha256": sha256(teacher)}}
+    parts = ["teacher_lab.fourier.Fourier"]
+    assert taught_by == {0.0: None, 0.5: {"run": str(teacher), "sha256": sha256(teacher), "parts": parts}}
     assert RunRecord(tmp_path / "single").facts["teacher"] == taught_by[0.5]

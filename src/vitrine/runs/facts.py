@@ -37,7 +37,7 @@ SHAPES: dict[str, Any] = {
     "lr_range": {"found": NUMBER, "steps": int, "seconds": NUMBER},
     "parts": {ANY: str},
     "targets": {ANY: [str]},
-    "teacher": {"run": str, "sha256": str},
+    "teacher": {"run": str, "sha256": str, "parts": [str]},
     "data_fingerprint": {ANY: DATA_SPLIT},
     "data_changes": [{"at": str}],
     "resumed": [{"at": str, "before": {ANY: SCALAR}}],

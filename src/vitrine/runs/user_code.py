@@ -126,9 +126,10 @@ def _renewed(record: RunRecord, name: str, code: str) -> str:
 
 
 def trust_overrides(facts: Mapping[str, Any]) -> list[str]:
-    """Return the override that ``resume=RUN`` and ``like=RUN`` need for own parts; ``facts`` are of run.json."""
-    stored = facts.get("parts")
-    names = [name for name in stored if is_dotted(name)] if isinstance(stored, dict) else []
+    """Return the override that ``resume=RUN`` and ``like=RUN`` need for own parts and a teacher's, by run.json."""
+    teacher = facts.get("teacher")
+    stored = [facts.get("parts"), teacher.get("parts") if isinstance(teacher, dict) else None]
+    names = dict.fromkeys(name for kept in stored if isinstance(kept, dict | list) for name in kept if is_dotted(name))
     return [f"trust=[{','.join(names)}]"] if names else []
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrine.config import TrainConfig, ViTConfig
+from vitrine.config import TrainConfig
 from vitrine.config.distill import DistillConfig, missing_teacher
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
@@ -71,16 +71,14 @@ class Distillation:
     Attributes:
         config: how the teacher's answers are learned.
         teacher: the trained model.
-        data: what it was trained on.
-        model: its architecture.
+        trained: its configuration.
         record: the run that it is of.
         sha256: of its checkpoint.
     """
 
     config: DistillConfig
     teacher: Teacher
-    data: DataConfig
-    model: ViTConfig
+    trained: TrainConfig
     record: RunRecord
     sha256: str
 
@@ -114,17 +112,18 @@ class Distillation:
         if record.status == "running":  # asked last: a run that began meanwhile may have replaced what was read
             problem = "is still training, so its best epoch may change: wait for it, or stop it"
             raise ConfigError([Fault("distill.teacher", str(record.path), problem)])
-        return cls(config.distill, teacher, stored.data, stored.model, record, sha256)
+        return cls(config.distill, teacher, stored, record, sha256)
 
     @property
-    def facts(self) -> dict[str, str]:
-        """What run.json keeps as ``teacher``."""
-        return {"run": str(self.record.path.absolute()), "sha256": self.sha256}
+    def facts(self) -> dict[str, Any]:
+        """What run.json keeps as ``teacher``; ``parts`` are the dotted names that it imports."""
+        parts = list(names_of(self.trained))
+        return {"run": str(self.record.path.absolute()), "sha256": self.sha256} | ({"parts": parts} if parts else {})
 
     def notes(self, data: ImageDataModule) -> list[str]:
         """Return warnings: it is unfinished, had images resized otherwise, or perhaps those of validation."""
         name, status = f"distill.teacher={self.record.path}", self.record.status
-        theirs, ours = self.data.resize, data.config.data.resize
+        theirs, ours = self.trained.data.resize, data.config.data.resize
         found = [leakage(name, self.record, data)]
         if status != "finished":
             found.append(f"{name} is {status}, not finished: its best epoch so far teaches")

@@ -200,7 +200,7 @@ def _lead(
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
     flops = flops_per_image(config.model)
-    taught = 0 if run.distillation is None else flops_per_image(run.distillation.model)
+    taught = 0 if run.distillation is None else flops_per_image(run.distillation.trained.model)
     phases = record.facts.get("training_flops_phases") or []
     by_epoch = planned_flops(config, flops, phases, first_epoch, of_teacher=taught)
     facts: dict[str, Any] = {
