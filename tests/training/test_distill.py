@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from copy import deepcopy
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from vitrine import compose, fit, load_run, resume
 from vitrine.config.distill import DistillConfig, distill_faults
+from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, Interrupted, RunError
 from vitrine.runs import RunRecord
@@ -238,6 +240,20 @@ def test_what_cannot_be_taught_is_refused(refusal, teacher, overrides, key, prob
     named = [] if any("distill.teacher" in one for one in given) else [f"distill.teacher={teacher}"]
     (fault,) = refusal("model=vit_nano", *named, *given)
     assert (fault.key, fault.problem) == (key, problem.format(teacher=teacher))
+
+
+def test_a_teacher_whose_code_was_edited_teaches_where_it_is_allowed(tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "edited_lab")
+    run = untrained_run(tmp_path / "teacher", image_size=8, position="edited_lab.fourier.Fourier")
+    RunRecord(run).update(parts={"edited_lab.fourier.Fourier": "of other code"})
+    student = RunRecord.at(tmp_path / "student")
+    student.write_config(to_plain(taught(tmp_path, run)))
+    student.update(id="student", status="interrupted")
+    refused = f"was edited since the run began. {run} teaches with the code it was trained with; resume=RUN"
+    with pytest.raises(RunError, match=re.escape(refused)):
+        resume(student.path, trust=["edited_lab"])
+    with pytest.raises(RunError, match=r"began with no teacher, and has a teacher .* now; leave distill\.teacher out"):
+        resume(student.path, trust=["edited_lab"], allow_changed_code=True)
 
 
 def test_a_teacher_is_looked_for_only_to_train_on_and_also_where_it_was(teacher, tmp_path, capsys):

@@ -70,17 +70,17 @@ def refuse_edited(
         raise RunError(f"the code of {', '.join(edited)} was edited since the run began{where}. {way}")
 
 
-def refuse_edited_model(record: RunRecord, model: ViTConfig, metrics: Iterable[str] = ()) -> None:
+def refuse_edited_model(record: RunRecord, model: ViTConfig, metrics: Iterable[str] = (), way: str = "") -> None:
     """Raise RunError where parts of a trained model were edited: its weights would be computed with in another way.
 
-    Likewise for own ``metrics``, by dotted name: values of two definitions would share a name.
+    Likewise for own ``metrics``, by dotted name: values of two definitions would share a name. ``way`` is what to do.
     Other versions of installed packages are not refused, as other versions of PyTorch are not.
     """
     edited = [name for name in _edited(record, {*names_of(model), *metrics}) if sources(name)]
     stored, now = record.path / FOLDER, "allow_changed_code=true (export, report, compare: --allow-changed-code)"
     # With python eval.py, packages beside eval.py come before PYTHONPATH.
     that = f"that: PYTHONPATH={quote(str(stored))} vitrine eval, not python eval.py; to use " if stored.is_dir() else ""
-    refuse_edited(record, edited, f"To use {that}it as it is now: {now}")
+    refuse_edited(record, edited, way or f"To use {that}it as it is now: {now}")
 
 
 def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:

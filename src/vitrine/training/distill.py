@@ -23,6 +23,7 @@ from vitrine.data.image_dataset import ImageDataset
 from vitrine.data.preparation import normalised
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
+from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import listed, nfc, plural
 from vitrine.training.pretrained import leakage
 from vitrine.training.weights import trained_model
@@ -83,13 +84,21 @@ class Distillation:
     sha256: str
 
     @classmethod
-    def prepare(cls, config: TrainConfig, dataset: ImageDataset, trust: Collection[str] = ()) -> "Distillation | None":
+    def prepare(
+        cls,
+        config: TrainConfig,
+        dataset: ImageDataset,
+        trust: Collection[str] = (),
+        *,
+        allow_changed_code: bool = False,
+    ) -> "Distillation | None":
         """Read the teacher of a run; ``None`` if it has none.
 
         Args:
             config: of the run that is taught.
             dataset: its images and classes.
             trust: prefixes of the dotted names that the teacher may import, beside those of ``config``.
+            allow_changed_code: take the teacher even if the code of its parts was edited.
 
         Raises:
             RunError: the teacher can't be read, or names code that is not trusted or was edited.
@@ -100,7 +109,12 @@ class Distillation:
         record = RunRecord.open(str(config.distill.teacher))
         trust = [*trust, *names_of(config)]
         stored = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
-        model = trained_model(record, record.best, stored, trust=trust)
+        if not allow_changed_code:
+            way = "resume=RUN, of one that it taught, uses it as it is now with allow_changed_code=true"
+            refuse_edited_model(
+                record, stored.model, way=f"{record.path} teaches with the code it was trained with; {way}"
+            )
+        model = trained_model(record, record.best, stored, trust=trust, allow_changed_code=allow_changed_code)
         theirs, ours = list(map(nfc, record.facts.get("classes") or ())), list(map(nfc, dataset.classes))
         problems = [*_differences(stored.data, config.data), *_other_classes(theirs, ours, stored.data.num_classes)]
         if problems:
@@ -182,7 +196,8 @@ def refuse_other_teacher(record: RunRecord, distillation: Distillation | None) -
     known, now = (record.facts.get("teacher") or {}).get("sha256"), distillation and distillation.sha256
     if known != now:
         began, given = (f"a teacher with sha256 {one[:16]}" if one else "no teacher" for one in (known, now))
-        hint = "name the folder where its teacher's weights are: distill.teacher=RUN"
+        named = "name the folder where its teacher's weights are: distill.teacher=RUN"
+        hint = named if known else "leave distill.teacher out"
         raise RunError(f"{record.path} began with {began}, and has {given} now; {hint}")
 
 

@@ -104,7 +104,7 @@ def resume(
             data = load_data(config, hardware, ranks)
             if pretrained is not None:
                 pretrained = pretrained.for_classes_of(data.dataset)
-            distillation = Distillation.prepare(config, data.dataset, trust)
+            distillation = Distillation.prepare(config, data.dataset, trust, allow_changed_code=allow_changed_code)
             refuse_other_teacher(record, distillation)
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
             steps = data.steps_per_epoch
