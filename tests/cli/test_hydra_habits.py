@@ -274,7 +274,17 @@ def test_an_unquoted_path_with_signs_is_one_path(vitrine, tmp_path):
     assert "resume=sweeps/position=learned,seed=9\n      sweeps/position=learned,seed=9 is not a folder" in err
 
 
-@pytest.mark.parametrize(("command", "key"), [("train", "resume"), ("eval", "run"), ("predict", "run")])
-def test_a_flag_of_another_tool_is_answered_with_the_commands_own_key(command, key):
+@pytest.mark.parametrize(
+    ("command", "flag", "key"),
+    [
+        ("train", "--ckpt-path", "resume"),
+        ("eval", "--ckpt-path", "run"),
+        ("predict", "--ckpt-path", "run"),
+        ("train", "--checkpoint", "resume"),
+        ("eval", "--checkpoint", "checkpoint"),
+        ("predict", "--allow-changed-code", "allow_changed_code"),
+    ],
+)
+def test_a_flag_of_another_tool_is_answered_with_the_commands_own_key(command, flag, key):
     with pytest.raises(ConfigError, match=rf"did you mean {key}\?"):
-        parse_flags(["--ckpt-path", "x.ckpt"], command)
+        parse_flags([flag, "x.ckpt"], command)

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from hydra._internal.utils import get_args_parser
 
 from vitrine.command.overrides import MEANT, MEANT_OF_A_RUN
+from vitrine.command.resolvers import SCHEMAS
+from vitrine.config.keys import keys
 from vitrine.errors import ConfigError, Fault
 from vitrine.runs.provenance import program
 from vitrine.text import nearest
@@ -57,9 +59,10 @@ def _unknown(word: str, command: str) -> Fault:
     bare = word.lstrip("-")
     if "=" in bare:
         return Fault(word, "", "there is no such flag; overrides are typed without dashes", bare)
-    meant = MEANT if command == "train" else MEANT_OF_A_RUN
+    name, meant = bare.replace("-", "_"), MEANT if command == "train" else MEANT_OF_A_RUN
+    key = name if name in keys(SCHEMAS[command]) else meant.get(name)
     problem = "there is no such flag; see --help and --hydra-help. Overrides are typed without dashes, as key=value"
-    return Fault(word, "", problem, meant.get(bare.replace("-", "_")) or nearest(word, flag_names()))
+    return Fault(word, "", problem, key or nearest(word, flag_names()))
 
 
 def _refused(flags: Namespace) -> list[Fault]:

@@ -71,7 +71,7 @@ MEANT = {
     "limit_val_batches": "debug.limit_batches",
     "limit_test_batches": "debug.limit_batches",
 }
-MEANT_OF_A_RUN = {"checkpoint": "run", "ckpt_path": "run"}  # by eval and predict, which resume nothing
+MEANT_OF_A_RUN = {"ckpt_path": "run"}  # by eval and predict, which resume nothing
 # Groups that choose a number, and the key that takes any number.
 KEY_OF_GROUP = {"patch": "model.patch_size", "depth": "model.depth"}
 OF_SEVERAL = ("augment", "callbacks", "debug", "experiment", "logger")  # groups whose choices can be combined
