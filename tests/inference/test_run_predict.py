@@ -3,6 +3,7 @@
 import io
 import re
 import shlex
+from dataclasses import replace
 from tempfile import NamedTemporaryFile
 
 import numpy as np
@@ -62,8 +63,10 @@ def test_features_are_what_the_head_reads(model, path, tmp_path):
     assert run.features([]).shape == (0, 12)
 
 
-def test_a_model_of_the_users_has_no_features(run, path, predict, monkeypatch):
-    monkeypatch.setattr(LoadedRun, "model", nn.Flatten())
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_model_of_the_users_has_no_features(changed, run, path, predict, monkeypatch):
+    vit = type("Changed", (VisionTransformer,), {})
+    monkeypatch.setattr(LoadedRun, "model", vit(run.config.model) if changed else nn.Flatten())
     with pytest.raises(RunError, match="has no features: its model is not a Vision Transformer of vitrine's"):
         run.features(path)
     code, _, err = predict(f"run={run.record.path}", f"input={path}", "output=x.csv", "features=x.npz")
@@ -71,6 +74,12 @@ def test_a_model_of_the_users_has_no_features(run, path, predict, monkeypatch):
         1,
         f"vitrine: {run.record.path} has no features: its model is not a Vision Transformer of vitrine's\n",
     )
+
+
+def test_features_of_a_vision_transformer_that_a_function_of_the_users_returns_have_its_size(run, path, monkeypatch):
+    wider = replace(run.config.model, dim=48, heads=3)
+    monkeypatch.setattr(LoadedRun, "model", VisionTransformer(wider).eval())
+    assert run.features([path], accelerator="cpu").shape == (1, run.feature_size) == (1, 48)
 
 
 def test_a_batch_that_does_not_fit_in_memory_is_computed_in_parts(run, path, monkeypatch):

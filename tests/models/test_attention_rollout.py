@@ -56,6 +56,11 @@ def test_what_is_attended_patches_is_the_rollouts_row_of_what_the_head_reads(sma
         torch.testing.assert_close(attended_patches(model, images).flatten(1), expected)
 
 
+def test_a_class_that_extends_the_model_has_no_rollout_as_it_may_compute_otherwise(small):
+    model = type("Changed", (VisionTransformer,), {})(small())
+    assert rollout_problem(model) == "the model is not a Vision Transformer of vitrine's"
+
+
 def test_a_pool_that_rollout_does_not_know_is_a_problem_and_not_an_error(small, monkeypatch):
     monkeypatch.setitem(POOLS, "new", POOLS["mean"])
     model = VisionTransformer(small())

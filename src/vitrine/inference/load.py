@@ -153,7 +153,7 @@ class LoadedRun:
             allow_changed_code=self.allow_changed_code,
         )
         if len(self.trained_config.data.targets) > 1:
-            if not isinstance(model, VisionTransformer):
+            if type(model) is not VisionTransformer:
                 raise RunError(f"{self.record.path}: {self.config.model.name} is your own and answers several targets")
             model = model.with_outputs(self._outputs)
         return model.eval()
@@ -204,10 +204,10 @@ class LoadedRun:
         Raises:
             RunError: see :attr:`model`; or the model is not a Vision Transformer of vitrine's.
         """
-        if not isinstance(self.model, VisionTransformer):
+        if type(self.model) is not VisionTransformer:  # a class of the user's may compute otherwise
             problem = "has no features: its model is not a Vision Transformer of vitrine's"
             raise RunError(f"{self.record.path} {problem}")
-        return self.config.model.dim
+        return self.model.config.dim
 
     @cached_property
     def transform(self) -> Preparation:

@@ -20,7 +20,7 @@ POOLED: dict[str, Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]] = {
 
 def rollout_problem(model: nn.Module) -> str:
     """Return why there is no attention rollout of an image, as a clause; "" if there is one."""
-    if not isinstance(model, VisionTransformer):
+    if type(model) is not VisionTransformer:  # a class of the user's may compute otherwise
         return "the model is not a Vision Transformer of vitrine's"
     config = model.config
     if not model.records_attention:
