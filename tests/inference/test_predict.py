@@ -761,6 +761,24 @@ def test_folders_that_are_partly_classes_give_no_metrics_and_a_note(predict, run
     assert err == "vitrine: no metrics: four, 1 folder in mixed, are not classes of the run\n"
 
 
+@pytest.mark.parametrize(("names", "known"), [("cat,dog", False), ("3,dog", False), ("3,4", True)])
+@pytest.mark.parametrize("listed", [False, True])
+def test_features_have_labels_that_need_not_be_classes(names, known, listed, predict, run, pictures, tmp_path):
+    expected = names.split(",")
+    for digit, name in zip("34", expected, strict=True):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        shutil.copy(min((pictures / digit).iterdir()), tmp_path / "in" / name / "a.png")
+    (tmp_path / "in.csv").write_text("path,label\n" + "".join(f"in/{name}/a.png,{name}\n" for name in expected))
+    source = "in.csv" if listed else "in"
+    code, out, err = predict(f"run={run.record.path}", f"input={source}", "output=x.csv", "features=x.npz")
+    assert code == 0
+    assert ("of 2 labelled pictures" in out) == known
+    note = f"vitrine: no metrics: dog, 1 {'label' if listed else 'folder'} in {source}, are not classes of the run\n"
+    assert err == (note if names == "3,dog" else "")
+    with np.load(tmp_path / "x.npz") as found:
+        assert found["labels"].tolist() == expected
+
+
 def test_a_command_that_classified_nothing_leaves_no_journal(predict, run, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     code, _, err = predict(f"run={run.record.path}", "input=-", "output=x.csv")

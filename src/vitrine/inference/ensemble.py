@@ -122,7 +122,7 @@ class Ensemble:
                 indices[number], values[number] = indices[number][:given], values[number][:given]
             names = [self.classes[position] for position in indices[number]]
             path, label, split = picture
-            known = label and not self.multi_label
+            known = not self.multi_label and label in self._numbers
             of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
             own = base64.b64encode(features[number].numpy().tobytes()).decode()
             shares = [_rounded(value) for value in values[number]]

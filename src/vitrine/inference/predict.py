@@ -1,7 +1,7 @@
 """``predict.py``: classify pictures, batch by batch, into a file or a table."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
@@ -59,7 +59,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     _keep_files(options, pictures)
     features = None if options.features is None else FeaturesFile(Path(options.features), runs[0].feature_size)
     notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    named, labelled = _with_known_labels(pictures, classes, notes, multi_label)
+    with_features = features is not None
+    named, labelled, measured = _with_labels(pictures, classes, notes, multi_label=multi_label, features=with_features)
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
     for run in runs:
         if (status := run.record.status) != "finished" and options.checkpoint is None:
@@ -71,12 +72,12 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         images_of = None
         if options.attention is not None:
             images_of = _attention_images(Path(options.attention), pictures, predictors[0])
-        report = Report(options, classes, layout, notes, pictures.label)
+        report = Report(options, classes, layout, notes, pictures.label if measured else None)
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
         threshold = THRESHOLD if options.confidence is None else options.confidence
         ensemble = Ensemble(
-            predictors, classes, options.top_k, threshold, multi_label=multi_label, features=features is not None
+            predictors, classes, options.top_k, threshold, multi_label=multi_label, features=with_features
         )
         journal = None
         if options.output is not None:
@@ -190,31 +191,40 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
 
 
-def _with_known_labels(
-    pictures: Pictures, classes: list[str], notes: Console, multi_label: bool
-) -> tuple[Iterator[Listed], bool]:
-    """Return the pictures and whether they have labels: only if these are the runs' classes, as folders need not be."""
-    unlabelled = (Listed(picture.path) for picture in pictures)
-    if multi_label and not pictures.has_labels:
-        return unlabelled, False
-    unknown = [name for name in pictures.folders if name not in classes]
-    if not pictures.has_labels and (unknown or not pictures.folders):
-        if len(unknown) < len(pictures.folders):  # some are
-            folders = f"{plural(len(unknown), 'folder')} in {pictures.source}"
-            hint = did_you_mean(nearest(unknown[0], classes))
-            note = f"no metrics: {listed(unknown, 3)}, {folders}, are not classes of the run{hint}"
-            notes.print(f"vitrine: {one_line(note)}")
-        return unlabelled, False
-    known = frozenset(classes)
+def _with_labels(
+    pictures: Pictures, classes: list[str], notes: Console, *, multi_label: bool, features: bool
+) -> tuple[Iterator[Listed], bool, bool]:
+    """Return the pictures, whether they have labels, and whether these are classes of the runs and give metrics.
+
+    Names of folders need not be classes; with ``features``, for which they serve too, nor need a CSV file's labels.
+    """
+    names: Collection[str] = pictures.folders
     if pictures.has_labels:
-        return _checked_labels(pictures, known, multi_label), True
-    return iter(pictures), True
+        if not features:
+            return _checked_labels(pictures, frozenset(classes), multi_label), True, True
+        names = {name: None for picture in pictures for name in _names(picture, multi_label)}
+    elif multi_label and not features:
+        names = ()
+    unknown = [name for name in names if name not in classes]
+    if 0 < len(unknown) < len(names):
+        of = plural(len(unknown), "label" if pictures.has_labels else "folder")
+        hint = did_you_mean(nearest(unknown[0], classes))
+        note = f"no metrics: {listed(unknown, 3)}, {of} in {pictures.source}, are not classes of the run{hint}"
+        notes.print(f"vitrine: {one_line(note)}")
+    measured = not unknown and (pictures.has_labels or (bool(names) and not multi_label))
+    if measured or (features and names):
+        return iter(pictures), True, measured
+    return (Listed(picture.path) for picture in pictures), False, False
+
+
+def _names(picture: Listed, multi_label: bool) -> list[str]:
+    return list(filter(None, split_labels(picture.label) if multi_label else [picture.label]))
 
 
 def _checked_labels(pictures: Iterable[Listed], known: frozenset[str], multi_label: bool) -> Iterator[Listed]:
     for picture in pictures:
-        for name in split_labels(picture.label) if multi_label else [picture.label]:
-            if name and name not in known:
+        for name in _names(picture, multi_label):
+            if name not in known:
                 hint = did_you_mean(nearest(name, known))
                 raise DataError(f"{picture.path} has the label {name}, which is not a class of the run{hint}")
         yield picture

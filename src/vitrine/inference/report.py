@@ -37,7 +37,7 @@ class Report:
         classes: names of the classes, for the width of their column.
         layout: how rows become cells.
         notes: where unreadable pictures are named, and the progress bar is drawn.
-        label: the column of a CSV file that has the true classes.
+        label: the column of a CSV file that has the true classes; ``None`` if no metrics are to be measured.
 
     Attributes:
         unreadable: how many pictures could not be read.
@@ -45,7 +45,7 @@ class Report:
     """
 
     def __init__(
-        self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console, label: str
+        self, options: PredictConfig, classes: Sequence[str], layout: Layout, notes: Console, label: str | None
     ) -> None:
         self.options = options
         self.label = label
@@ -115,7 +115,7 @@ class Report:
         self._read += 1
         doubtful = self.layout.is_doubtful(row)
         self._doubtful += doubtful
-        if row.label:
+        if row.label and self.label is not None:
             right = self.layout.is_right(row)
             labelled = self._labelled[row.split]
             labelled.count += 1
