@@ -467,7 +467,7 @@ def test_weights_of_a_model_with_a_part_that_computes_with_values_are_taken(tmp_
 def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))
     best = first.run_dir / "checkpoints" / "best.ckpt"
-    same = ["position=sincos2d", "pool=mean", "trainer.max_epochs=1", "optimizer.lr=1e-9"]
+    same = ["trainer.max_epochs=1", "optimizer.lr=1e-9"]
     overrides = [*SMALL, *same, f"model.pretrained={best}", f"paths.output_dir={tmp_path / 'second'}"]
     second = fit(compose(overrides))
     assert second.metrics["val/loss"] == pytest.approx(first.metrics["val/loss"], abs=1e-3)
@@ -485,6 +485,16 @@ def test_defaults_follow_published_weights_unless_overridden():
     assert config.optimizer.lr == pytest.approx(0.02 / 768)
     typed = compose(["model=vit_base", "model.pretrained=vit_base_patch16_224", "pool=map", "position=learned2d"]).model
     assert (typed.position, typed.class_token, typed.pool) == ("learned2d", False, "map")
+
+
+@pytest.mark.parametrize("source", [".", "checkpoints/best.ckpt", "checkpoints/epoch_1.ckpt"])
+def test_defaults_follow_a_run_and_its_checkpoints(source, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("best", "epoch_1"):
+        (tmp_path / "checkpoints" / f"{name}.ckpt").touch()
+    (tmp_path / "config.yaml").write_text("model: {position: rope, class_token: false, pool: map}\n")
+    model = compose(["model=vit_nano", f"model.pretrained={tmp_path / source}"]).model
+    assert (model.position, model.class_token, model.pool) == ("rope", False, "map")
 
 
 @pytest.mark.parametrize(

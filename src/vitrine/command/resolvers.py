@@ -35,12 +35,14 @@ def if_true(condition: bool, then: object, otherwise: object) -> object:
 def of_weights(source: str | None, key: str, published: object, otherwise: object) -> object:
     """``${of_weights:${model.pretrained},pool,cls,mean}``: a key's value in the model that training starts from.
 
-    That of a run is in its folder. For published weights and files it is ``published``; without any, ``otherwise``.
+    That of a run, or of a checkpoint in it, is in its folder. For published weights and other files it is
+    ``published``; without any, ``otherwise``.
     """
     if source is None:
         return otherwise
+    path = Path(source)
     try:
-        model = RunRecord(Path(source)).config["model"]
+        model = RunRecord(path.parent.parent if path.suffix == ".ckpt" else path).config["model"]
     except (RunError, KeyError):  # what is wrong with a run is reported where its weights are checked
         return published
     return model.get(key, published) if isinstance(model, dict) else published
