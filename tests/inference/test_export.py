@@ -72,9 +72,9 @@ def probabilities(run, pictures):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """The trained run's ONNX file, and the report."""
+    """The trained run's ONNX file, which gives features, too, and the report."""
     run = trained_run(tmp_path_factory.mktemp("exported"))
-    return run, export_run(ExportRequest(run, "onnx", license="mit"))
+    return run, export_run(ExportRequest(run, "onnx", license="mit", features=True))
 
 
 def test_an_exact_export_is_reported_as_equal(tmp_path):
@@ -108,7 +108,7 @@ def test_an_export_says_what_a_program_has_to_know_and_no_path_of_this_machine(e
     assert facts["input"] == "images: uint8 (B, 1, 8, 8), pixels in [0, 255]"
     assert facts["license"] == "mit"
     assert facts["run"] == "2026-11-22_19-27-16_single_9c9f"
-    (picture,), (output,) = session.get_inputs(), session.get_outputs()
+    (picture,), (output, _) = session.get_inputs(), session.get_outputs()
     assert (picture.name, picture.type, picture.shape[1:]) == ("images", "tensor(uint8)", [1, 8, 8])
     assert isinstance(picture.shape[0], str), "the batch is dynamic"
     assert (output.name, output.type) == ("probabilities", "tensor(float)")
@@ -429,7 +429,7 @@ def answer(run, picture):
 
 BATCHES_IN_ONNXRUNTIME = """
 for count in (1, 2, 7, 64):
-    (values,) = session.run(None, {"images": np.load(f"{count}.npy")})
+    (values,) = session.run(["probabilities"], {"images": np.load(f"{count}.npy")})
     np.save(f"{count}_out.npy", values)
 """
 
@@ -451,11 +451,12 @@ def test_the_docs_program_for_onnxruntime_runs_without_vitrine_and_torch(exporte
 
 @pytest.mark.whole
 def test_the_docs_programs_for_torch_and_timm_run_without_vitrine(run, picture, tmp_path):
-    """One process for all three: first PyTorch without timm, then timm."""
+    """One process for all three: first PyTorch without timm, with features, then timm."""
     for name, to in (("torch_export", "model.pt2"), ("safetensors", "m"), ("hf", "hf")):
-        report = export_run(ExportRequest(run, name, to=tmp_path / to))
+        report = export_run(ExportRequest(run, name, to=tmp_path / to, features=name == "torch_export"))
         assert max(report.differences.values()) < 1e-5
     torch_alone, timm_alone = example_with("torch.export.load"), example_with("local-dir:m")
+    torch_alone = torch_alone.replace("probabilities = model", "probabilities, features = model")
     card = re.search(r"```python\n(.*?)```", (tmp_path / "hf" / "README.md").read_text(), re.DOTALL)[1]
     code = f"{torch_alone}\ndel sys.modules['timm']\n{timm_alone}\n{card.replace('hf-hub:NAME', 'local-dir:hf')}"
     lines = fresh(code, tmp_path, "timm", "onnx", "onnxruntime", "lightning").splitlines()
