@@ -443,12 +443,17 @@ def test_features_are_those_of_the_rows_also_after_an_interruption(predict, run,
         (["features=no/x.npz", "output=x.csv"], 1, "cannot write no/x.npz: No such file or directory"),
         (["features=folder.npz", "output=x.csv"], 1, "cannot write folder.npz: it is a folder"),
         (["features=mine.npz", "output=x.csv"], 2, "exists and does not hold features of predict.py"),
+        (["features=more.npz", "output=x.csv"], 2, "exists and does not hold features of predict.py"),
+        (["features=compressed.npz", "output=x.csv"], 2, "exists and does not hold features of predict.py"),
         (["features=x.npz", "output=x.csv", "run=[a,b]"], 2, "needs a single run, not 2"),
     ],
 )
 def test_a_file_that_cannot_become_features_is_refused_first(given, code, problem, predict, run, pictures, tmp_path):
     (tmp_path / "folder.npz").mkdir()
+    arrays = {"features": np.ones((1, 3)), "paths": np.array(["a"])}
     np.savez(tmp_path / "mine.npz", a=np.ones(3))
+    np.savez(tmp_path / "more.npz", **arrays, a=np.ones(3))
+    np.savez_compressed(tmp_path / "compressed.npz", **arrays)
     for name in "ab":
         (tmp_path / name).symlink_to(run.record.path)
     before = sorted(tmp_path.iterdir())

@@ -4,7 +4,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
@@ -74,6 +74,8 @@ def _utf32(text: str, length: int) -> bytes:
 def _holds_features(path: Path) -> bool:
     try:
         with ZipFile(path) as archive:
-            return archive.namelist()[:2] == ["features.npy", "paths.npy"]
+            arrays = [(entry.filename, entry.compress_type) for entry in archive.infolist()]
     except BadZipFile:
         return False
+    written = [(f"{name}.npy", ZIP_STORED) for name in ("features", "paths", "labels")]
+    return arrays in (written[:2], written)
