@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrine.errors import RunError
-from vitrine.inference.calibrate import fitted_temperature
+from vitrine.inference.calibrate import _scaling, fitted_temperature
 from vitrine.training.metrics import ece
 
 
@@ -34,6 +34,13 @@ def test_images_that_are_all_right_or_all_wrong_determine_no_temperature(honest,
     labels = logits.argmax(dim=1)
     labels[:wrong] = logits[:wrong].argmin(dim=1)
     assert fitted_temperature(logits, labels) is None
+
+
+def test_images_of_one_class_determine_no_temperature(honest):
+    logits, labels = (part[honest[1] == 3] for part in honest)
+    assert fitted_temperature(logits, labels) is None
+    lines = ["1: the validation images, all of one class, do not determine a temperature"]
+    assert _scaling(None, logits, labels, False, None).lines == lines
 
 
 def test_logits_that_are_not_finite_are_refused(honest):

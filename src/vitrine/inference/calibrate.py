@@ -86,7 +86,8 @@ def _scaling(
     labels = labels[:, run.target_index] if labels.dim() == 2 else labels
     temperature = fitted_temperature(logits, labels)
     if temperature is None:
-        return TemperatureScaling(1.0, ["1: the validation images do not determine a temperature"])
+        of_one = ", all of one class," if len(labels.unique()) == 1 else ""
+        return TemperatureScaling(1.0, [f"1: the validation images{of_one} do not determine a temperature"])
     used = ", on which the model was trained" if trained_on else ""
     count = plural(len(labels), "validation image")
     lines = [f"{temperature:.3f}, fitted on {count}{used}: {_effect(logits, labels, temperature)}"]
@@ -99,7 +100,8 @@ def _scaling(
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float | None:
     """Return the temperature at which logits (N, num_classes) give labels (N,) the lowest NLL.
 
-    ``None`` if none in ``TEMPERATURES`` does: where all images are right, the lower the better.
+    ``None`` if none in ``TEMPERATURES`` does: where all images are right, the lower the better. Nor is there one where
+    all labels are the same: it would fit how often that class comes.
 
     Raises:
         RunError: logits are not finite.
@@ -110,7 +112,7 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float | None:
     def loss(log_temperature: float) -> float:
         return float(F.cross_entropy(logits.double() / math.exp(log_temperature), labels))
 
-    if bool((logits.argmax(dim=1) == labels).all()):
+    if len(labels.unique()) == 1 or bool((logits.argmax(dim=1) == labels).all()):
         return None
     low, high = map(math.log, TEMPERATURES)
     found = minimize_scalar(loss, bounds=(low, high), method="bounded").x
