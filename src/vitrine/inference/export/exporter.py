@@ -52,7 +52,7 @@ class ExportReport:
         path: the file or folder.
         size: its bytes.
         runtime: the program that it was checked in.
-        differences: largest absolute difference from PyTorch, by batch size.
+        differences: largest difference from PyTorch, as a share of values above 1, by batch size.
         latencies: beside PyTorch's.
         cost: in accuracy; ``None`` for float32.
         page: its address in the hub, if it was pushed.
