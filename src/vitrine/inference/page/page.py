@@ -105,7 +105,8 @@ def write_page(
     run = load_run(folder, trust=trust, target=target)
     samples = sample_images(run, data_root)
     calibration = _calibrated(run, dtype, data_root) if calibrate else None
-    text = render(run, samples, dtype, 1.0 if calibration is None else calibration.temperature)
+    temperature = 1.0 if calibration is None else calibration.temperature
+    text = render(run, samples, dtype, temperature)
     try:
         write_text(path, text)
     except OSError as error:
@@ -117,14 +118,14 @@ def write_page(
         levels = ",".join(map(str, run.transform.levels))
         notes.append(f"data.levels=[{levels}] is not in the page: stretch 16-bit pictures to 8 bits, then drop them")
     if dtype == "float16" and len(samples.pixels):
-        notes.append(_cost_of_rounding(run.model, run.transform.normalised(samples.pixels)))
+        model = _divided(run.model, temperature)
+        notes.append(_cost_of_rounding(model, run.transform.normalised(samples.pixels)))
     return WrittenPage(path, path.stat().st_size, notes)
 
 
 def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.0) -> str:
     """Return the page as HTML, with a model whose logits are divided by ``temperature``."""
-    model, preparation, data = run.model, run.transform, run.config.data
-    assert isinstance(model, VisionTransformer)  # _check
+    model, preparation, data = _divided(run.model, temperature), run.transform, run.config.data
     config, channels = model.config, preparation.channels
     drawing = DRAWINGS.get(data.name, "plain") if channels == 1 else None
     prepared = {
@@ -136,8 +137,6 @@ def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.
         "drawing": drawing,
     }
     described = describe(model, data.mean, data.std) | {"dtype": dtype, "preparation": prepared}
-    weights = weights_of(model)
-    weights |= {name: weights[name] / temperature for name in ("head.weight", "head.bias")}
     facts = [*_facts(run, model), *([] if temperature == 1 else [f"temperature {temperature:.3f}"])]
     now = datetime.now()
     template = templates_in(FOLDER).get_template("page.html.j2")
@@ -155,7 +154,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
         config=script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
-        weights=encode(weights, dtype),
+        weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
         css=(FOLDER / "page.css").read_text(encoding="utf-8"),
@@ -223,13 +222,22 @@ def _facts(run: LoadedRun, model: VisionTransformer) -> list[str]:
     return [*measured, f"{parameters / 1e6:.2g} M parameters", f"position {model.config.position}"]
 
 
+def _divided(model: nn.Module, temperature: float) -> VisionTransformer:
+    """Return a copy of ``model`` whose head divides logits by ``temperature``."""
+    divided = copy.deepcopy(model)
+    assert isinstance(divided, VisionTransformer)  # _check
+    for parameter in divided.head.parameters():
+        parameter.data /= temperature
+    return divided
+
+
 def _rounded(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).half().float()
 
 
 @torch.no_grad()
 def _calibrated(run: LoadedRun, dtype: str, data_root: str | None) -> TemperatureScaling:
-    """Fit the temperature on the weights that the page has."""
+    """Fit the temperature on the run's weights, rounded as the page rounds them."""
     exact = dtype == "float32"
     model = run.model if exact else _rounded(run.model)
     return calibrate_export(run, lambda pictures: model(run.transform.normalised(pictures)), data_root, exact=exact)
