@@ -145,6 +145,13 @@ def test_a_calibrated_export_gives_the_probabilities_of_a_calibrated_prediction(
     assert source.facts["calibration"] == "; ".join(scaling.lines)
 
 
+def test_stored_test_logits_of_mixed_precision_are_not_those_of_an_export(run):
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"precision": "bf16-mixed"}))
+    source = ExportSource.load(ExportRequest(run, "onnx"))
+    assert len(calibrate_export(source.run, source.reference.logits, None, exact=True).lines) == 1
+
+
 def test_the_temperature_of_rounded_weights_is_fitted_on_what_is_exported(run, monkeypatch):
     """As if rounding had doubled the logits."""
     source, written = ExportSource.load(ExportRequest(run, "onnx", dtype="int8", calibrate=True)), []

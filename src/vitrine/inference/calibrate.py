@@ -67,7 +67,8 @@ def calibrate_export(
         run: the run, of one label per picture.
         logits_of: maps pictures (B, C, H, W) uint8 to logits (B, classes) as the export computes them.
         data_root: as of :func:`calibrate`.
-        exact: whether these are the logits of the run, so that its stored test logits show the effect, too.
+        exact: whether these are the logits of the run, so that its stored test logits show the effect, too, unless
+            it computed them in mixed precision.
 
     Raises:
         DataError: the data is missing or damaged.
@@ -77,7 +78,8 @@ def calibrate_export(
     validation, trained_on = validation_images(run, data_root, advice=DATA_ROOT)
     parts = torch.arange(len(validation)).split(BATCH)
     logits = torch.cat([logits_of(pictures) for pictures, _ in validation.batches(parts)])
-    return _scaling(run, logits, validation.labels, trained_on, run.test_outputs if exact else None)
+    tested = None if not exact or str(run.record.facts.get("precision")).endswith("-mixed") else run.test_outputs
+    return _scaling(run, logits, validation.labels, trained_on, tested)
 
 
 def _scaling(
