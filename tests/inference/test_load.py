@@ -21,6 +21,7 @@ from vitrine.errors import RunError
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
+from vitrine.inference.export.to_timm import timm_config
 from vitrine.inference.inputs import Pictures
 from vitrine.inference.predict import predict
 from vitrine.models import VisionTransformer, build_model
@@ -175,7 +176,7 @@ def test_an_epoch_that_was_kept_is_exported_under_its_own_name(kept):
     assert request.path.name == "model_epoch_2_int8.onnx"
     source = ExportSource.load(request)
     assert torch.equal(source.run.model.head.weight, load_run(kept.path, checkpoint=2).model.head.weight)
-    assert source.facts["epoch"] == "2"
+    assert source.facts["epoch"] == timm_config(source)["epoch"] == "2"
     card = model_card(source)
     assert "| accuracy on validation | 0.5000 |" in card
     assert "Epoch 2 was taken." in card

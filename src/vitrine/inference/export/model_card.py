@@ -206,7 +206,7 @@ def calibration_row(source: ExportSource) -> str:
     """Return the row of the temperature and its effect; nothing of an export without one."""
     if source.calibration is None:
         return ""
-    return f"| temperature, inside the head | {source.calibration_facts['calibration']} |\n"
+    return f"| temperature, inside the head | {source.extra_facts['calibration']} |\n"
 
 
 def metrics_of(run: LoadedRun) -> dict[str, float]:

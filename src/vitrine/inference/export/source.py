@@ -143,11 +143,14 @@ class ExportSource:
         return 1.0 if self.calibration is None else self.calibration.temperature
 
     @property
-    def calibration_facts(self) -> dict[str, str]:
-        """The temperature and its effect, as every format records them; empty of an export that has none."""
-        if self.calibration is None:
-            return {}
-        return {"temperature": str(self.temperature), "calibration": "; ".join(self.calibration.lines)}
+    def extra_facts(self) -> dict[str, str]:
+        """Temperature and its effect, target and epoch, those that were asked for, as every format records them."""
+        facts = {"target": self.run.answers} if self.run.answers else {}
+        if self.calibration is not None:
+            facts |= {"temperature": str(self.temperature), "calibration": "; ".join(self.calibration.lines)}
+        if self.request.checkpoint is not None:
+            facts["epoch"] = str(self.request.checkpoint)
+        return facts
 
     @cached_property
     def reference(self) -> PictureClassifier:
@@ -206,11 +209,9 @@ class ExportSource:
         data, transform = self.run.config.data, self.run.transform
         shape = ", ".join(map(str, self.picture_shape))
         independent = "; of each label by itself, as pictures may have several" if data.multi_label else ""
-        extra = self.calibration_facts | ({"target": self.run.answers} if self.run.answers else {})
+        extra = self.extra_facts
         if self.request.features:
             extra["features"] = f"float32 (B, {self.run.feature_size}), what the model's head reads; the second output"
-        if self.request.checkpoint is not None:
-            extra["epoch"] = str(self.request.checkpoint)
         if not transform.from_files:
             extra["ratio"] = json.dumps(transform.ratio)
         return extra | {

@@ -157,9 +157,8 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
     def each(values: list[float]) -> list[float]:
         return list(values) * (channels if len(values) == 1 else 1)
 
-    given = source.calibration_facts | ({"target": source.run.answers} if source.run.answers else {})
     labels = "multi_label" if data.multi_label else "single_label"
-    return given | {
+    return source.extra_facts | {
         "problem_type": f"{labels}_classification",  # by which transformers takes a sigmoid or a softmax
         "architecture": name,
         "num_classes": len(source.run.classes),
