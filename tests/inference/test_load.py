@@ -197,6 +197,9 @@ def test_an_epoch_that_was_not_kept_is_refused_with_those_that_were(kept, monkey
             RunError, match=r"has no checkpoint of epoch 3: kept are 2 and 9, beside the best; the nearest is 2"
         ):
             ask(3)
+    for epoch in ("2", True):
+        with pytest.raises(RunError, match=f"checkpoint is the number of an epoch, such as 10, not {epoch!r}"):
+            load_run(path, checkpoint=epoch)
     for epoch in (2, 9):
         epoch_path(kept, epoch).unlink()
     with pytest.raises(RunError, match=r"epoch 2: none is kept but the best; callbacks\.keep_every=N keeps every Nth"):

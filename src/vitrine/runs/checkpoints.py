@@ -12,10 +12,12 @@ def checkpoint_of(record: RunRecord, epoch: int | None) -> Path:
     """Return the checkpoint of an epoch, counted from 1, or of the best one for ``None``, which need not be there.
 
     Raises:
-        RunError: the epoch was not kept.
+        RunError: the epoch was not kept, or is no number.
     """
     if epoch is None:
         return record.best
+    if type(epoch) is not int:  # as a caller in Python may give
+        raise RunError(f"checkpoint is the number of an epoch, such as 10, not {epoch!r}")
     if epoch in (kept := kept_epochs(record)):
         return epoch_path(record, epoch)
     has = "none is kept but the best; callbacks.keep_every=N keeps every Nth"
