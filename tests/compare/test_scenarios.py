@@ -27,7 +27,7 @@ Values = Mapping[str, Mapping[int, float]]  # by row and seed
 def what_decides(monkeypatch):
     """Without effect sizes and planning, which decide nothing and take longer than everything else."""
     monkeypatch.setattr("vitrine.compare.statistics._hedges_g", lambda x, y: math.nan)
-    monkeypatch.setattr("vitrine.compare.findings.smallest_difference", lambda *arguments, **keywords: 0.01)
+    monkeypatch.setattr("vitrine.compare.seed_sentence.smallest_difference", lambda *arguments, **keywords: 0.01)
 
 
 def results(values: Values, folder: Path | None = None) -> RunResults:
