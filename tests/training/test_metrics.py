@@ -150,13 +150,15 @@ def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, out
         "wrong": "1 / 0",
         "huge": "10**400",
         "five_acc": "93.0",
+        "mean_acc": "torch.tensor(1.0000001)",  # all right: shares of ten classes, added in float32
     }
     functions = [f"def {name}(logits, labels): return {value}" for name, value in given.items()]
-    module = "\n".join(["import numpy as np", *functions])
+    module = "\n".join(["import numpy as np", "import torch", *functions])
     enter_lab(tmp_path, monkeypatch, "lab_of_values", own=module)
     logits, labels = outputs
     own = own_metrics(CallbacksConfig(metrics=["ece", *(f"lab_of_values.own.{name}" for name in given)]))
     assert measure(logits, labels, ["tensor", "true"], own) == {"tensor": (labels == 0).sum(), "true": 2.5}
+    assert own["mean_acc"](logits, labels) == 1
     shape = f"a Tensor of shape ({logits.shape[1]},)"
     for name, problem in {"nan": "nan", "each": shape, "nothing": "a NoneType"}.items():
         with pytest.raises(PartError) as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
-from vitrine.config.metrics import TITLES, kind_of, lower_is_better
+from vitrine.config.metrics import ROUNDING, TITLES, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -157,7 +157,7 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")
     metric = Metric(name)
-    beyond = metric.is_accuracy and any(run.metrics[name] < 0 or run.metrics[name] > 1 for run in runs)
+    beyond = metric.is_accuracy and any(not -ROUNDING <= run.metrics[name] <= 1 + ROUNDING for run in runs)
     return replace(metric, is_share=False) if beyond else metric
 
 

@@ -29,6 +29,7 @@ TITLES = {  # in tables and sentences
 OF_CLASSES = ("class_acc", "class_acc_low", "class_acc_high", "class_ap")  # of each class: test/class_acc/NAME
 COSTS = ("parameters", "flops_per_image")
 LOWER = {"ece", "error", "errors", "loss", "seconds", "nll", "mae", "mse", "rmse", "brier", "perplexity"}  # in names
+ROUNDING = 1e-4  # beyond 0 or 1: a mean over classes, in float32, may be 1.0000001
 RESERVED = {*BASIC, *EXTRA, *TITLES, *OF_CLASSES}  # not names of a user's own metrics
 
 

@@ -19,7 +19,7 @@ from torchmetrics.functional.classification.f_beta import multiclass_f1_score, m
 from torchmetrics.functional.classification.stat_scores import multiclass_stat_scores
 from torchmetrics.utilities.data import dim_zero_cat
 
-from vitrine.config.metrics import extra_metrics
+from vitrine.config.metrics import ROUNDING, extra_metrics
 from vitrine.config.parts import PartError, as_part_error, function, parts_of
 from vitrine.config.schema import CallbacksConfig
 from vitrine.runs.predictions import BINS
@@ -140,7 +140,10 @@ def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
         if isinstance(value, Tensor) and value.dim() == 0:
             value = value.item()
         finite = isinstance(value, Real) and math.isfinite(value)  # OverflowError for an int beyond all floats
-    if finite and name.endswith("acc") and not 0 <= value <= 1:
+    if finite and name.endswith("acc"):
+        share = min(max(float(value), 0.0), 1.0)
+        if abs(value - share) <= ROUNDING:
+            return share
         raise PartError(name, f"must return a share in [0, 1], not {value}, since its name ends in acc; or rename it")
     if finite:
         return float(value)
