@@ -1,6 +1,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from vitrine.command.compose import points
 from vitrine.command.overrides import check_overrides, quote
 from vitrine.command.sources import Sources, composing
 from vitrine.config.keys import keys
@@ -391,6 +392,15 @@ def test_a_class_whose_name_has_an_umlaut_can_be_given_a_weight(compose):
         assert (config.name, config.tags) == ("Müller", ["größe"])
     with pytest.raises(ConfigError, match="must be a number > 0"):
         compose("loss.class_weights={Hündin: viel}")
+
+
+@pytest.mark.parametrize("function", ["choice", "sort", "shuffle"])
+def test_a_function_that_lists_values_takes_letters_outside_ascii(function):
+    given = ["model=vit_nano", f"loss.class_weights={function}({{Hündin: 5}},balanced)"]
+    weights = [point.config.run.loss.class_weights for point in points("train", given, multirun=True)]
+    assert sorted(weights, key=str) == ["balanced", {"Hündin": 5}]
+    with pytest.raises(ConfigError, match="cannot vary"):
+        points("train", [f"name={function}(Müller,b)"], multirun=True)
 
 
 def test_a_path_with_commas_is_one_path_if_it_exists(tmp_path, monkeypatch):

@@ -236,7 +236,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         if not is_option(name):  # an option is checked with its part
             yield unknown_key(name, known, added=added)
         return
-    for value in _values(override):  # none of an interval
+    for value in _values(override):
         yield from _faults_of_value(name, value, schema, known, added=added)
 
 
@@ -294,9 +294,8 @@ def _node(section: type) -> DictConfig:
 def _values(override: Override) -> Iterator[Any]:
     """The value as plain Python, or each of them where the override sweeps."""
     if override.is_sweep_override():
-        parser = OverridesParser.create()
-        for text in override.sweep_string_iterator() if override.is_discrete_sweep() else ():
-            yield parser.parse_override(f"{override.key_or_group}={text}").value()
+        if override.is_discrete_sweep():  # none of an interval
+            yield from map(Override._convert_value, override.sweep_iterator())
     else:
         yield override.value()
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import get_origin
 
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Override, ParsedElementType, Quote, QuotedString, RangeSweep, Transformer
 
 from vitrine.command.user_parts import is_option
 from vitrine.config.fields import as_float
@@ -37,10 +37,17 @@ def spelled_values(override: Override) -> list[str]:
     if not override.is_sweep_override():
         texts = [override.get_value_element_as_str()]
     else:
-        texts = list(override.sweep_string_iterator())
+        texts = [str(text) for text in override.sweep_iterator(_text)]
         if isinstance(swept, RangeSweep) and any(isinstance(one, float) for one in (swept.start, swept.step)):
             texts = [rounded for text in texts if (rounded := f"{float(text):.12g}") != f"{swept.stop:.12g}"]
     return [one_spelling(key, text) for text in texts]
+
+
+def _text(value: ParsedElementType) -> str:
+    """Return a value with the quotes that letters outside ASCII need: choice(), sort() and shuffle() drop them."""
+    if isinstance(value, str) and not value.isascii():
+        value = QuotedString(value, Quote.single)
+    return Transformer.str(value)
 
 
 def spelled(override: Override) -> str:
