@@ -136,7 +136,7 @@ def test_an_accuracy_of_ones_own_in_per_cent_is_a_plain_number(tmp_path, write_r
     for scheme, values in {"learned": (90.0, 91.0, 92.0), "rope": (95.0, 93.0, 97.0)}.items():
         for seed, value in enumerate(values):
             write_run(tmp_path, f"position={scheme}", seed=seed, metrics={"test/five_acc": value}, predictions=False)
-    found = compared(tmp_path, metric="test/five_acc")
+    found = compared(tmp_path, metric="test/five_acc", difference_of_interest=2)
     assert found.findings.sentences[0].endswith(": rope, 95.0000 ± 4.9683 over 3 runs")
     (tested,) = found.findings.comparisons
     assert tested.difference.low < tested.difference.mean < tested.difference.high
