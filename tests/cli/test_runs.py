@@ -273,6 +273,24 @@ def test_every_column_is_exported(command, outputs, runs):
     assert refused.stderr == "vitrine: cannot write runs.txt: its name must end in .csv or .json\n"
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.json"])
+def test_an_export_replaces_its_own_tables_and_no_other_file(tmp_path, capsys, name):
+    run, file = tmp_path / "run", tmp_path / name
+    run.mkdir()
+    arguments = ["export", str(run), "--to", str(file)]
+    main(arguments)
+    shutil.copytree(next(OLD_SWEEPS.glob("*_position-seed_*/*seed=0*")), run, dirs_exist_ok=True)
+    main(arguments)
+    main(arguments)
+    assert str(run) in file.read_text()
+    file.write_text("path,label\na.png,cat\n")
+    with pytest.raises(SystemExit):
+        main(arguments)
+    problem = "it exists and is not a table of vitrine's; choose another file"
+    assert capsys.readouterr().err == f"vitrine: cannot write {file}: {problem}\n"
+    assert file.read_text() == "path,label\na.png,cat\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

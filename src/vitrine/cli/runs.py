@@ -43,6 +43,8 @@ FILTER = re.compile(r"\s*([^<>=]*?)\s*(=[<>=]|[<>]=?|!?=)\s*(.*?)\s*", re.DOTALL
 OTHER_SIGNS = {"==": "=", "=>": ">=", "=<": "<=", "!=": ""}  # and what is meant
 TERMINAL_ROWS = 40  # rows shown in a terminal without --limit
 DIFF_LINES = 200  # of source that differs
+# Only a file that has it is replaced by an export.
+EXPORT_MARKS = {".csv": b"path,run,status,started,", ".json": b'\n    "flops_per_image": '}
 COLUMNS = "path,status,started,epochs,val/acc,train_seconds,tags"
 SHOWN_FACTS = (
     "epochs",
@@ -184,11 +186,14 @@ def show_best(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Write every column of every run to a file."""
+    """Write every column of every run to a file, which is new or an earlier such table."""
+    from vitrine.inference.html_page import check_target  # imports NumPy, which other commands do not need
+
+    if options.to.suffix not in EXPORT_MARKS:
+        raise RunError(f"cannot write {options.to}: its name must end in {' or '.join(EXPORT_MARKS)}")
+    check_target(options.to, kind="table", mark=EXPORT_MARKS[options.to.suffix])
     found = select(options)
     rows = [{name: run.value(name) for name in found.columns} for run in found.entries]
-    if options.to.suffix not in (".csv", ".json"):
-        raise RunError(f"cannot write {options.to}: its name must end in .csv or .json")
     try:
         with replacing(options.to) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             if options.to.suffix == ".json":

@@ -31,7 +31,7 @@ def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark:
         path: the file to write.
         suffixes: of names that it may have; none allow any.
         kind: what it will hold.
-        mark: what the first 64 KiB of a file must hold to be replaced.
+        mark: what the first 64 KiB of a file must hold to be replaced, unless it is empty or an empty list.
     """
     try:
         if not path.absolute().parent.is_dir():
@@ -49,7 +49,7 @@ def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark:
 def _holds(path: Path, mark: bytes) -> bool:
     with path.open("rb") as file:
         head = file.read(HEAD)
-    return not head or mark in head
+    return head in (b"", b"[]") or mark in head
 
 
 def templates_in(*folders: Path) -> "Environment":
