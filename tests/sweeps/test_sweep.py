@@ -97,6 +97,25 @@ def test_a_sweep_of_another_spelling_is_found_and_continued(tmp_path):
         grid(tmp_path, *overrides, "optimizer.weight_decay=0.1", f"sweep.name={old.name}")
 
 
+def test_trials_of_earlier_commands_keep_their_places(tmp_path):
+    """The first is the baseline of comparisons. One whose fingerprint is another now is in the place of the old one."""
+    sweep = grid(tmp_path, "model=vit_nano", "position=learned,rope,none")
+    learned, rope, none = sweep.trials
+    path = sweep.folder / "sweep.json"
+
+    def write(*trials):
+        for trial in trials:
+            trial.folder.mkdir(parents=True, exist_ok=True)
+        replace(sweep, trials=list(trials)).write([TrialResult("new")] * len(trials), {})
+        return [trial["varies"]["position"] for trial in json.loads(path.read_text())["trials"]]
+
+    write(learned, rope)
+    assert write(none) == ["learned", "rope", "none"]
+    path.write_text(path.read_text().replace(learned.folder.name, "of-another-default"))
+    assert write(none, rope, learned) == ["learned", "rope", "none"]
+    assert "of-another-default" not in path.read_text()
+
+
 def test_a_damaged_sweep_beside_a_new_one_is_passed_over(tmp_path):
     own = grid(tmp_path, "depth=2", "seed=0,1").folder
     other = own.with_name(f"{own.name[:-8]}12345678")

@@ -147,8 +147,8 @@ class Sweep:
     def write(self, results: Sequence[TrialResult], extra: Mapping[str, Any]) -> None:
         """Write sweep.json, with ``extra`` entries.
 
-        Trials that earlier commands asked for stay in it, unless one of this command's replaces them: the same varying
-        overrides have another fingerprint when a default has changed.
+        Trials that earlier commands asked for keep their places: the first is the baseline of comparisons. One of this
+        command's replaces one with the same varying overrides, which has another fingerprint if a default has changed.
 
         Raises:
             RunError: it cannot be written, or the one that is there cannot be read; ``DiskFull``: for lack of space.
@@ -157,16 +157,20 @@ class Sweep:
             trial.folder.name: {"folder": trial.folder.name, "varies": trial.varies, **vars(result)}
             for trial, result in zip(self.trials, results, strict=True)
         }
-        asked = {tuple(sorted(trial.varies.items())) for trial in self.trials}
+        asked = {tuple(sorted(trial.varies.items())): trial.folder.name for trial in self.trials}
         best, path = self.best(results), self.folder / "sweep.json"
         with held(FileLock(self.folder / "locks" / "sweep.lock")), naming_failed_write(path):
             remove_leftovers(self.folder, "sweep.json")
             before = read_sweep(self.folder)["trials"] if path.exists() else []
+            earlier = {}
             for trial in before:
-                if trial["folder"] in described or tuple(sorted(trial["varies"].items())) in asked:
-                    continue
-                if (folder := self.folder / trial["folder"]).exists():
-                    described[trial["folder"]] = {**trial, **vars(read_result(folder))}
+                name = trial["folder"]
+                if name not in described:
+                    name = asked.get(tuple(sorted(trial["varies"].items())), name)
+                if name in described:
+                    earlier[name] = described[name]
+                elif (folder := self.folder / name).exists():
+                    earlier[name] = {**trial, **vars(read_result(folder))}
             values = {
                 "format": FORMAT,
                 "name": self.folder.name,
@@ -180,7 +184,7 @@ class Sweep:
                 "written": time.time(),
                 "best": None if best is None else {**asdict(best), "command": best.command(self.shared)},
                 **extra,
-                "trials": list(described.values()),
+                "trials": list((earlier | described).values()),
             }
             write_text(path, json.dumps(values, indent=1) + "\n")
 
