@@ -74,6 +74,19 @@ def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, 
     assert "not every fold ran: learned (9 of 10) and rope (9 of 10)" in " ".join(found.caveats)
 
 
+def test_a_division_that_a_filter_leaves_out_may_have_been_chosen_by_its_result(tmp_path, write_run):
+    for scheme, gain in (("learned", 0.0), ("rope", 0.03)):
+        for split, sign in enumerate((1, -1)):
+            for fold in range(3):
+                acc = LEARNED[fold] + sign * (gain + fold * gain / 30)
+                write(write_run, tmp_path, fold, acc, position=scheme, split=split)
+    (tmp_path / "sweep.json").write_text('{"trials": []}')
+    found = compare(load_results([tmp_path], ["data.val_seed=0"]), metric="test/acc")
+    (tested,) = found.findings.comparisons
+    assert "no verdict, since seeds or folds that ran are left out" in tested.sentences[0]
+    assert not any("of the sweep" in caveat for caveat in found.caveats), "no configuration is left out"
+
+
 @pytest.mark.parametrize("baseline", ["learned", "rope"])
 def test_folds_beside_seeds_are_called_so_and_enlarge_the_intervals_that_they_are_in(tmp_path, write_run, baseline):
     for fold, acc in enumerate(ROPE):

@@ -234,7 +234,10 @@ def test_what_a_filter_leaves_out_of_a_sweep_counts(sweep, write_run):
     found = filtered(sweep, "data=digits", "seed=0,1,2")
     assert "seeds or folds that ran are left out: learned and rope; they may" in " ".join(found.caveats)
     tested, *_ = found.findings.comparisons
-    assert "rope and learned: no verdict, since seeds that ran are left out; the difference is" in tested.sentences[0]
+    assert (
+        "rope and learned: no verdict, since seeds or folds that ran are left out; the difference is"
+        in tested.sentences[0]
+    )
     assert found.findings.candidates == []
 
 

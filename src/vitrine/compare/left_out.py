@@ -44,8 +44,8 @@ class LeftOut:
         return cls(len(left.difference(*of_rows.values())), lacking)
 
     def withheld(self, *rows: ConfigurationRow) -> str:
-        """Return why there is no verdict about ``rows``; empty if all of their seeds are compared."""
-        return "seeds that ran are left out" if {row.label for row in rows} & {*self.rows} else ""
+        """Return why there is no verdict about ``rows``; empty if all of their seeds and folds are compared."""
+        return "seeds or folds that ran are left out" if {row.label for row in rows} & {*self.rows} else ""
 
     @property
     def caveats(self) -> list[str]:

@@ -244,8 +244,14 @@ def distinguishes(key: str, data: str) -> bool:
 
 
 def configuration_key(config: Mapping[str, Any], data: str) -> str:
-    """Return the values of a flat configuration that distinguish it on the data source ``data``: not those of seeds."""
-    return json.dumps({key: config[key] for key in config if distinguishes(key, data)}, sort_keys=True, default=str)
+    """Return the values of a flat configuration that distinguish it on the data source ``data``.
+
+    Those of seeds and folds do not, nor does the division into folds.
+    """
+    known = {key: config[key] for key in config if distinguishes(key, data)}
+    if Fold.of(config):
+        known.pop("data.val_seed", None)
+    return json.dumps(known, sort_keys=True, default=str)
 
 
 def _part_sources(run: RunResult) -> dict[str, str]:
