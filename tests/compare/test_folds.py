@@ -1,5 +1,7 @@
 """Folds are repetitions that share training images: one row, paired, with intervals that allow for the overlap."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -128,6 +130,29 @@ def test_learning_curves_over_data_are_about_one_draw_of_it(tmp_path, write_run)
     assert found.table.columns == ["data.train_fraction"]
     assert "different data" not in " ".join(found.caveats)
     assert "the same part of the images (data.subset_seed=0): intervals are about this draw" in " ".join(found.caveats)
+
+
+@pytest.mark.parametrize(
+    ("draw", "caveat"),
+    [
+        (
+            lambda seed, repeat: repeat,
+            "the seeds of a row train on the same parts of the images (data.subset_seed=0,1)",
+        ),
+        (lambda seed, repeat: 3 * repeat + seed, ""),
+    ],
+    ids=["all seeds on both", "another of each seed"],
+)
+def test_a_row_over_several_draws_of_its_data_is_about_them_unless_they_vary_with_the_seed(
+    tmp_path, write_run, draw, caveat
+):
+    for scheme in ("learned", "rope"):
+        for seed, repeat in itertools.product(range(3), range(2)):
+            words = [f"position={scheme}", "data.train_fraction=0.1", f"data.subset_seed={draw(seed, repeat)}"]
+            write_run(tmp_path, *words, seed=seed, acc=0.9 + seed / 100, predictions=False)
+    found = compare(load_results([tmp_path]), by="position")
+    about = [text.partition(":")[0] for text in found.caveats if "data.subset_seed" in text]
+    assert about == ([caveat] if caveat else [])
 
 
 def test_without_overlap_nothing_changes():

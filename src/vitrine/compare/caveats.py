@@ -94,10 +94,13 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         yield _fold_caveat(table)
     elif len(groups := groups_of(runs, lambda run: run.facts.get("validation"))) > 1:
         yield f"runs selected their checkpoints on different validation splits: {sizes(groups)}"
-    if draws := sorted({str(run.config.get("data.subset_seed", 0)) for run in runs if _is_on_a_part(run)}):
+    if draws := sorted(set[str]().union(*map(_shared_draws, table.rows))):
+        seeds, part, draw = "all seeds", "part", "this draw"
+        if len(draws) > 1:
+            seeds, part, draw = "the seeds of a row", "parts", "these draws"
         yield (
-            f"all seeds train on the same part of the images (data.subset_seed={','.join(draws)}): intervals are about "
-            "this draw, and do not cover how much others, above all of few images, would differ"
+            f"{seeds} train on the same {part} of the images (data.subset_seed={','.join(draws)}): intervals are about "
+            f"{draw}, and do not cover how much others, above all of few images, would differ"
         )
 
 
@@ -193,6 +196,16 @@ def by_fold(runs: Sequence[RunResult]) -> list[list[RunResult]]:
             return [list(runs)]
         groups.setdefault(run.repetition.of_all_seeds, []).append(run)
     return list(groups.values())
+
+
+def _shared_draws(row: ConfigurationRow) -> set[str]:
+    """The draws of a part of the training images, if each seed of a row trains on all of them; empty if they vary."""
+    by_seed: dict[Hashable, set[str]] = {}
+    for key, run in row.runs.items():
+        if _is_on_a_part(run):
+            by_seed.setdefault(seed_of(key), set()).add(str(run.config.get("data.subset_seed", 0)))
+    first, *others = by_seed.values() or [set()]
+    return first if all(draws == first for draws in others) else set()
 
 
 def _is_on_a_part(run: RunResult) -> bool:
