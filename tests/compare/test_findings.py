@@ -891,6 +891,19 @@ def test_trials_are_in_the_order_of_the_sweep(tmp_path, write_run, minutes):
     assert compared(tmp_path).findings.baseline.label == "rope"
 
 
+def test_of_several_sweeps_that_which_began_first_has_the_baseline(tmp_path, write_run):
+    """Whichever of its trials began first; one that failed before it began has no start."""
+    for name, schemes in (("later", ["rope", "learned"]), ("earlier", ["none", "sincos2d"])):
+        trials = []
+        for hour, scheme in enumerate(reversed(schemes), start=12 if name == "later" else 8):
+            facts = {"started": f"2026-01-31T{hour:02d}:00:00+00:00"}
+            run = write_run(tmp_path / name, f"position={scheme}", facts=facts, predictions=False)
+            trials.insert(0, {"folder": run.name})
+        (tmp_path / name / "sweep.json").write_text(json.dumps({"trials": trials}))
+    write_run(tmp_path / "later", "position=conv", status="failed", facts={"started": ""})
+    assert compared(tmp_path).findings.baseline.label == "none"
+
+
 def test_models_that_were_tested_on_other_images_are_not_paired_by_image(tmp_path, write_run):
     """Sorted labels of classes of one size are the same, whatever the images."""
     for scheme, files in (("learned", "a"), ("rope", "b")):

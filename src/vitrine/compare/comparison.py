@@ -110,7 +110,8 @@ def compare(
             accuracy, or the first of ``PREFERRED`` that all runs have.
         by: a column whose main effect is compared; by default, every configuration is a row.
         baseline: the row that others are compared with; by default that of the sweep's decision, or the one that the
-            sweep lists first; outside sweeps, and of several, the one that was started first.
+            sweep lists first; of several sweeps, that of the one that began first; outside sweeps, the one that was
+            started first.
         target: validation accuracy in (0, 1] for the time to reach it.
         difference_of_interest: the difference to plan the number of seeds for, and to call rows equal within, in the
             metric's unit: below 1 for a metric in [0, 1].

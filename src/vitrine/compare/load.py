@@ -166,13 +166,13 @@ def load_results(
             runs.append(replace(result_of(entry), trust=tuple(trust), allow_changed_code=allow_changed_code))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
-    runs.sort(key=lambda run: (run.started, run.name))
-    begun: dict[Path, str] = {}
+    runs.sort(key=lambda run: (not run.started, run.started, run.name))  # those that failed before they began come last
+    begun: dict[Path, tuple[bool, str]] = {}
     for run in runs:
-        begun.setdefault(Path(run.name).parent, run.started)
+        begun.setdefault(Path(run.name).parent, (not run.started, run.started))
     orders = {parent: _order_of_trials(parent) for parent in begun}
 
-    def place(run: RunResult) -> tuple[str, str, float]:
+    def place(run: RunResult) -> tuple[tuple[bool, str], str, float]:
         path = Path(run.name)
         return begun[path.parent], str(path.parent), orders[path.parent].get(path.name, math.inf)
 
