@@ -16,6 +16,7 @@ from vitrine.compare.selection import (
     fresh_seeds_command,
     own_variance,
 )
+from vitrine.config.schema import MAX_SEED
 from vitrine.runs.registry import best_runs, find_runs
 
 
@@ -99,6 +100,8 @@ def test_fresh_seeds_are_as_many_others_at_least_three():
     assert fresh_seeds([]) == "seed=0,1,2"
     assert fresh_seeds(range(10)) == "seed=10,11,12,13,14,15,16,17,18,19"
     assert fresh_seeds(range(500)) == "seed=range(500,1000)"
+    assert fresh_seeds([5, 6, 7], [MAX_SEED - 3]) == f"seed={MAX_SEED - 2},{MAX_SEED - 1},{MAX_SEED}"
+    assert fresh_seeds([1, 6, 7], [MAX_SEED - 2]) == "seed=2,3,4"
     assert fresh_seeds_command(Path("outputs/a"), {}, range(11)).endswith(" -m like=outputs/a 'seed=range(11,22)'")
     assert fresh_seeds_command(Path("outputs/a b"), {}, [1]).endswith(" -m 'like=outputs/a b' seed=2,3,4")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
+from vitrine.config.schema import MAX_SEED
 from vitrine.runs.provenance import program
 from vitrine.runs.user_code import trust_overrides
 
@@ -112,9 +113,16 @@ def luck_of(value: str, corrected: str) -> str:
 
 
 def fresh_seeds(seeds: Sequence[int], used: Iterable[object] = ()) -> str:
-    """Return the override for as many seeds as ``seeds``, at least three, above them and ``used``; many are a range."""
-    first = max([*seeds, *(seed for seed in used if isinstance(seed, int))], default=-1) + 1
-    fresh = range(first, first + max(3, len(seeds)))
+    """Return the override for as many seeds as ``seeds``, at least three, in a row; many are a range.
+
+    They are above ``seeds`` and ``used``, or the lowest apart from them if there is no room above.
+    """
+    taken = {*seeds, *(seed for seed in used if isinstance(seed, int))}
+    count, first = max(3, len(seeds)), max(taken, default=-1) + 1
+    if first + count - 1 > MAX_SEED:
+        starts = sorted({0, *(seed + 1 for seed in taken)})
+        first = next(start for start in starts if taken.isdisjoint(range(start, start + count)))
+    fresh = range(first, first + count)
     many = f"range({fresh.start},{fresh.stop})"
     return f"seed={many if len(fresh) > MAX_LISTED else ','.join(map(str, fresh))}"
 

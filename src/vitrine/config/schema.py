@@ -35,6 +35,7 @@ OWN_FILES = ("imagefolder", "csv", "huggingface")  # sources of the user's own i
 DOWNLOADED = ("mnist", "fashion_mnist", "cifar10", "cifar100")  # to data.root, if they are not there
 SOURCES = ("digits", *DOWNLOADED, *OWN_FILES)
 LEVELS = (0, 2**16 - 1)  # of 16 bits
+MAX_SEED = 2**32 - 1
 RESIZES = ("crop", "pad", "squash")
 SAMPLINGS = ("shuffle", "balanced")
 STORAGES = ("auto", "device", "memory", "disk")
@@ -106,14 +107,14 @@ class DataConfig:
     batch_size: int = number(128, ge=1, le=1_000_000)
     drop_last: bool = True
     val_fraction: float = number(0.1, gt=0, lt=1)
-    val_seed: int = number(0, ge=0, le=2**32 - 1)
+    val_seed: int = number(0, ge=0, le=MAX_SEED)
     group: str | None = None
     folds: int | None = number(None, ge=2, le=1000)
     fold: int | None = number(None, ge=0, le=999, in_comparisons=False)
     hold_out: bool = True
     train_fraction: float | None = number(None, gt=0, le=1)
     per_class: int | None = number(None, ge=1, le=1_000_000_000)
-    subset_seed: int = number(0, ge=0, le=2**32 - 1)
+    subset_seed: int = number(0, ge=0, le=MAX_SEED)
     sampling: str = choice(SAMPLINGS, "shuffle")
     storage: str = choice(STORAGES, "auto", affects_result=False, may_change_on_resume=True)
     workers: int | None = number(None, ge=1, le=1024, affects_result=False, may_change_on_resume=True)
@@ -324,7 +325,7 @@ class TrainConfig:
     logger: LoggerConfig = setting(LoggerConfig, affects_result=False, may_change_on_resume=True)
     paths: PathsConfig = setting(PathsConfig, affects_result=False, shared_by_trials=True)
     debug: DebugConfig = setting(DebugConfig, may_change_on_resume=True)
-    seed: int = number(0, ge=0, le=2**32 - 1, in_comparisons=False)
+    seed: int = number(0, ge=0, le=MAX_SEED, in_comparisons=False)
     name: str | None = setting(None, affects_result=False)
     tags: list[str] = setting([], affects_result=False)
     resume: str | None = setting(None, affects_result=False, shared_by_trials=True, describes_run=False, path=True)
