@@ -17,10 +17,15 @@ def compared(folder, **options):
     return compare(load_results([folder]), **options)
 
 
+def runs_of(folder):
+    """The run folders in the order they were started: their names end in random digits."""
+    runs = sorted(folder.glob("*/run.json"), key=lambda path: json.loads(path.read_text())["started"])
+    return [path.parent for path in runs]
+
+
 def plan(folder):
     """Write sweep.json as a grid does: with all trials that were asked for."""
-    runs = sorted(folder.glob("*/run.json"), key=lambda path: json.loads(path.read_text())["started"])
-    trials = [{"folder": path.parent.name, "varies": {}, "status": "finished"} for path in runs]
+    trials = [{"folder": run.name, "varies": {}, "status": "finished"} for run in runs_of(folder)]
     (folder / "sweep.json").write_text(json.dumps({"trials": trials}))
 
 
@@ -150,7 +155,7 @@ def test_runs_of_a_sweep_that_decides_have_no_verdict_among_others(sweep, write_
 
 def test_a_decision_is_read_through_links_and_other_spellings_of_its_folder(sweep, tmp_path):
     decide(sweep)
-    runs = sorted(path.parent for path in sweep.glob("*/run.json"))
+    runs = runs_of(sweep)
     (tmp_path / "run").symlink_to(runs[0])
     (tmp_path / "same").symlink_to(sweep)
     spelled = [tmp_path / "same" / run.name for run in runs[1:4]]
