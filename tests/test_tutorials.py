@@ -117,6 +117,7 @@ def test_every_key_that_a_faithful_experiment_sets_is_a_published_setting(name):
     assert keys - {one.partition("=")[0] for one in published(name)} == set()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "variant"), [*((name, "corrected") for name in TUTORIALS), (T4, "described")])
 def test_a_changed_experiment_is_the_faithful_one_with_the_listed_changes(name, variant, composed):
     changes = [one for change in getattr(TUTORIALS[name], variant) for one in change.overrides.split()]

@@ -107,6 +107,7 @@ def test_a_recipe_takes_what_it_names(run):
     assert "optimizer.name" not in changed
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("other", "choice"),
     [

@@ -54,6 +54,7 @@ def test_each_value_that_a_recipe_overwrites_is_refused_once(others):
     assert [(fault.key, fault.given) for fault in caught.value.faults] == [("depth", "2"), ("depth", "4")]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "overrides",
     [

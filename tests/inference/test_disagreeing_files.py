@@ -103,6 +103,7 @@ def test_predictions_that_do_not_match_are_refused(refused, change):
     assert all("the predictions of" in line and "are damaged: labels" in line for line in lines.values())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "change", [configured(data={"targets": ["a", "b"]}), without_images], ids=["targets", "images"]
 )

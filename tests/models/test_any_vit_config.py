@@ -43,6 +43,7 @@ def test_these_tests_draw_every_field():
     assert SIZES.keys() | UNTIED.keys() == FIELDS.keys() - {"pretrained"}
 
 
+@pytest.mark.whole
 def test_whatever_passes_the_checks_builds_and_gives_every_parameter_a_finite_gradient():
     seen = defaultdict(set)
 

@@ -138,6 +138,7 @@ def experiment(folder, seed):
         yield [*RANDOM, "experiment=mine", "sweep.n_trials=3"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "computed-as-of-another-version"])
 def test_a_trial_of_another_configuration_is_refused(tmp_path, recorded):
     """The configuration file was edited between two calls of the command."""

@@ -165,6 +165,7 @@ def test_a_menu_chooses_which_plot_is_shown(small_page, opened):
     assert troubles == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_the_system_and_its_own_button(small_page, opened, scheme):
     page, troubles = opened(small_page)
@@ -183,6 +184,7 @@ def test_the_page_follows_the_system_and_its_own_button(small_page, opened, sche
     assert troubles == []
 
 
+@pytest.mark.whole
 def test_a_phone_needs_no_sideways_scrolling(large_page, browser):
     page = browser.new_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     page.goto(large_page.as_uri())

@@ -382,6 +382,7 @@ HOLD = """() => {
 }"""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("latest", ["sample", "picture", "stroke", "clear"])
 def test_a_picture_that_is_decoded_late_does_not_replace_a_later_one(digits_page, latest):
     page = digits_page.page
