@@ -130,7 +130,9 @@ def test_a_model_learns_what_its_teacher_says_and_resumes_bit_equal(teacher, tmp
 
     whole = RunRecord(fit(config("whole")).run_dir)
     assert (load_run(whole.path).test_outputs[0].argmax(dim=1) == 3).all()
-    assert f"warning: distill.teacher={teacher} was trained on this data: validation" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert f"warning: distill.teacher={teacher} was trained on this data: validation" in shown.err
+    assert " beside its teacher, too short to pay off" in " ".join(shown.out.split())
     with pytest.raises(Interrupted):
         fit(config("stopped"), callbacks=[SignalAt(14)])
     record = RunRecord(only_run(tmp_path / "stopped"))

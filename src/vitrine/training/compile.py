@@ -168,7 +168,9 @@ class Compilation(Callback):
             parts = settings.accumulate_grad_batches * module.steps * whole
             before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[what] / parts))
             if (total := min(before * parts, left)) < EARNED_BACK_AFTER[what]:
-                return Compiled("nothing", f"training takes less than {short_duration(total)}, too short to pay off")
+                untimed = "" if module.distillation is None else " beside its teacher"  # which is not compiled
+                takes = f"training takes less than {short_duration(total)}{untimed}"
+                return Compiled("nothing", f"{takes}, too short to pay off")
             limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         compiled_parts = compile_parts(module.model, what)
