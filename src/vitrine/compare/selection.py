@@ -134,7 +134,7 @@ def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int
         run: the run folder.
         facts: of run.json.
         seeds: that its configuration finished with.
-        used: of all runs, also those that failed or diverged, which they would do again; what is no number is skipped.
+        used: seeds of all runs, failed and diverged ones included; values that are not integers are ignored.
     """
     overrides = [f"like={run}", *trust_overrides(facts), fresh_seeds(seeds, used)]
     return f"{program('train')} -m {shlex.join(overrides)}"

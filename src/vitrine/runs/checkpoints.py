@@ -12,7 +12,7 @@ def checkpoint_of(record: RunRecord, epoch: int | None) -> Path:
     """Return the checkpoint of an epoch, counted from 1, or of the best one for ``None``, which need not be there.
 
     Raises:
-        RunError: the epoch was not kept, or is no number.
+        RunError: the epoch was not kept, or is not an integer.
     """
     if epoch is None:
         return record.best
