@@ -1,4 +1,4 @@
-"""Atomic file writes: a temporary file in the same folder, synced to disk, then renamed over the target."""
+"""Atomic file writes: a temporary file in the same folder, synced to disk, then renamed over what may be replaced."""
 
 import errno
 import glob
@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ FULL = {
 }
 COPIED_AT_ONCE = 1 << 26  # bytes
 DAY = 86_400  # seconds
+HEAD = 1 << 16  # bytes
 
 
 @contextmanager
@@ -249,3 +250,31 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark: bytes = b"") -> None:
+    """Raise RunError for a file that cannot be written, or that vitrine has not written.
+
+    Args:
+        path: the file to write.
+        suffixes: of names that it may have; none allow any.
+        kind: what it will hold.
+        mark: what the first 64 KiB of a file must hold to be replaced, unless it is empty or an empty list.
+    """
+    try:
+        if not path.absolute().parent.is_dir():
+            raise RunError(f"cannot write {path}: {path.absolute().parent} is not a folder")
+        if path.is_dir():
+            raise RunError(f"cannot write {path}: it is a folder; name a file in it")
+        if suffixes and path.suffix.lower() not in suffixes:
+            raise RunError(f"cannot write {path}: its name must end in {suffixes[0]}")
+        if path.is_file() and not _holds(path, mark):
+            raise RunError(f"cannot write {path}: it exists and is not a {kind} of vitrine's; choose another file")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _holds(path: Path, mark: bytes) -> bool:
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    return head in (b"", b"[]") or mark in head

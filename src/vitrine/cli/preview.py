@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser, positive
 from vitrine.errors import RunError
-from vitrine.inference.html_page import check_target
+from vitrine.files import check_target
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,7 +30,7 @@ from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
 from vitrine.cli.tables import print_rows, print_section
 from vitrine.durations import clock
 from vitrine.errors import RunError
-from vitrine.files import replacing
+from vitrine.files import check_target, replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import kept_epochs
 from vitrine.runs.diff import diff_runs
@@ -187,8 +187,6 @@ def show_best(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace) -> None:
     """Write every column of every run to a file, which is new or an earlier such table."""
-    from vitrine.inference.html_page import check_target  # imports NumPy, which other commands do not need
-
     if options.to.suffix not in EXPORT_MARKS:
         raise RunError(f"cannot write {options.to}: its name must end in {' or '.join(EXPORT_MARKS)}")
     check_target(options.to, kind="table", mark=EXPORT_MARKS[options.to.suffix])

@@ -12,8 +12,7 @@ from vitrine.compare.costs import FLOPS, PARAMETERS
 from vitrine.compare.findings import BaselineComparison
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
-from vitrine.files import write_text
-from vitrine.inference.html_page import check_target
+from vitrine.files import check_target, write_text
 from vitrine.text import printable, without_formula
 
 MEMORY = ("peak_memory", "peak_gpu_memory")  # bytes, the largest of the row's runs
