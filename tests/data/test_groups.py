@@ -9,11 +9,16 @@ import pytest
 import torch
 from helpers.running import write_image_folder
 
-from vitrine import compose
+from vitrine import compose, fit, load_run
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.groups import group_of, likely_groups, refuse_shared
 from vitrine.data.split import hold_out_groups, split_group_folds
 from vitrine.errors import ConfigError, DataError
+from vitrine.explain.page import render
+from vitrine.inference.export.model_card import AccuracyOnTest
+from vitrine.runs import RunRecord
+from vitrine.runs.predictions import read_groups
+from vitrine.training.metrics import wilson_interval
 
 LABELS = torch.arange(120).remainder(2)
 GROUPS = [f"P{number // 6}" for number in range(120)]  # twenty groups of six
@@ -194,3 +199,24 @@ def test_files_without_a_group_are_named():
         with pytest.raises(DataError, match=f"the name of {name} does not begin with a group and _, as in P7_1.png"):
             group_of(Path(name), "prefix")
     refuse_shared({"train": ["a", "a", "b"], "test": ["c"]}, "root")
+
+
+def test_a_run_stores_the_groups_of_its_test_images_and_its_intervals_are_over_these(tmp_path):
+    root = tmp_path / "pictures"
+    write_image_folder(root, "train", "test")
+    for file in sorted(root.rglob("*.png")):
+        file.rename(file.with_name(f"{file.parts[-3]}{int(file.stem) // 4}_{file.name}"))
+    given = ["model=vit_nano", "depth=1", "data=imagefolder", f"data.root={root}", "data.image_size=8", "patch=4"]
+    given += ["data.group=prefix", "trainer.max_epochs=1", "trainer.compile=nothing", "data.storage=disk"]
+    done = fit(compose([*given, f"paths.output_dir={tmp_path}", f"paths.cache_dir={tmp_path}/cache"]))
+    stored = read_groups(done.run_dir / "predictions.npz").tolist()
+    assert len(stored) == 40
+    assert Counter(stored) == dict.fromkeys(range(5), 8), "four images of each of both classes"
+    found = AccuracyOnTest.of(load_run(done.run_dir))
+    alone = wilson_interval(round(40 * found.value), 40)
+    assert found.low < alone[0]
+    assert found.high >= alone[1]
+    page = render(RunRecord.open(done.run_dir), [])
+    assert f"{100 * found.low:.2f} to {100 * found.high:.2f} over 40 test images in 5 groups (Wilson)" in page
+    of_a = wilson_interval(round(20 * done.metrics["test/class_acc/a"]), 20)
+    assert done.metrics["test/class_acc_low/a"] < of_a[0] or of_a[0] == 0

@@ -32,6 +32,28 @@ def test_scores_are_those_of_scikit_learn():
     assert found.support.tolist() == support.tolist()
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_where_images_come_in_groups_the_intervals_are_of_as_many_as_tell_as_much(several):
+    """Each image is there ten times, as of a patient: the intervals are about as wide as without the copies."""
+    generator = np.random.default_rng(0)
+    labels, predicted = (np.repeat(generator.integers(0, 3, 200), 10) for _ in range(2))
+    if several:
+        labels, predicted = (values[:, None] == np.arange(3) for values in (labels, predicted))
+    found = class_scores(labels, predicted, 3, np.repeat(np.arange(200), 10))
+    apart, copies = class_scores(labels[::10], predicted[::10], 3), class_scores(labels, predicted, 3)
+    for name in ("recall", "precision", "f1"):
+        values, once, ten = (getattr(one, name) for one in (found, apart, copies))
+        assert values[:, 0] == pytest.approx(once[:, 0])
+        assert np.ptp(values[:, 1:], axis=1) == pytest.approx(np.ptp(once[:, 1:], axis=1), rel=0.05)
+        assert np.ptp(values[:, 1:], axis=1) == pytest.approx(np.sqrt(10) * np.ptp(ten[:, 1:], axis=1), rel=0.15)
+
+
+def test_a_class_without_images_has_no_score_in_groups_either():
+    found = class_scores(np.array([0, 0, 2]), np.array([0, 2, 2]), 4, np.arange(3))
+    assert np.isnan(found.recall[[1, 3]]).all()
+    assert not np.isnan(found.recall[[0, 2]]).any()
+
+
 def test_wilsons_interval_ends_at_0_and_1_exactly_and_encloses_its_share():
     for count in range(1, 60):
         found = wilson(np.arange(count + 1), np.full(count + 1, count))

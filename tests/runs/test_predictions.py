@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vitrine.errors import RunError
-from vitrine.runs.predictions import MAX_PREDICTIONS, read_predictions, write_predictions
+from vitrine.runs.predictions import MAX_PREDICTIONS, read_groups, read_predictions, write_predictions
 
 LOGITS = np.array([[0.5, -1.5], [2.0, 3.0]], dtype=np.float32)
 LABELS = np.array([0, 1])
@@ -31,6 +31,19 @@ def test_arrays_are_read_as_they_were_written(path):
 def test_a_missing_array_is_named(path):
     with pytest.raises(RunError, match=r"cannot read .*predictions\.npz: .*logits/below5"):
         read_predictions(path, "logits/below5")
+
+
+def test_groups_are_read_if_there_are_any(path):
+    assert read_groups(path) is None
+    write_predictions(path, {"labels": LABELS, "groups": np.array([7, 3], np.int32)})
+    assert read_groups(path).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("groups", [np.zeros(3, int), np.zeros((2, 1), int), np.zeros(2), np.array(3)])
+def test_groups_that_are_not_of_the_images_are_refused(path, groups):
+    write_predictions(path, {"labels": LABELS, "groups": groups})
+    with pytest.raises(RunError, match=r"cannot read .*predictions\.npz: groups are (int|float)64 .*, of 2 images"):
+        read_groups(path)
 
 
 def test_a_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_path):

@@ -1,6 +1,7 @@
 """The page of a run: one HTML file, and its figures as files on request."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -8,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.compare.load import RunResult, load_results
-from vitrine.compare.predictions import Predictions
+from vitrine.compare.predictions import Predictions, correct_images
 from vitrine.compare.report.page import TEMPLATES
 from vitrine.durations import clock
 from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain.learned_sections import learned_sections
 from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.run_images import RunImages
-from vitrine.explain.scores import wilson
 from vitrine.explain.section import RunSection
 from vitrine.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 from vitrine.files import refuse_link_out, write_text
@@ -23,7 +23,9 @@ from vitrine.inference.html_page import check_page, script_json, templates_in
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import images_of
+from vitrine.runs.predictions import read_groups
 from vitrine.text import plural, short_number
+from vitrine.training.metrics import share_interval, wilson_interval
 
 FOLDER = Path(__file__).parent / "templates"
 
@@ -172,8 +174,7 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     if (accuracy := metrics.get("test/acc")) is not None:
         text = f"{100 * accuracy:.2f} %"
         if images:
-            _, low, high = 100 * wilson(np.rint(accuracy * images), np.array(images))
-            text += f", 95 % interval {low:.2f} to {high:.2f} over {plural(images, 'test image')} (Wilson)"
+            text += f", {_test_interval(record, accuracy, images)}"
         found.append(("test accuracy", text))
     if (accuracy := metrics.get("val/acc")) is not None:
         epoch = metrics.get("best_epoch")
@@ -187,3 +188,15 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
         found.append(("started", str(facts["started"])[:16].replace("T", " ")))
     found += [(name, str(facts[name])) for name in ("device", "error", "reason") if facts.get(name)]
     return found
+
+
+def _test_interval(record: RunRecord, accuracy: float, images: int) -> str:
+    """The interval of the test accuracy, over images or, where they come in groups, over these."""
+    path, of_groups = record.path / "predictions.npz", ""
+    with suppress(RunError):  # its section says so
+        if path.is_file() and (groups := read_groups(path)) is not None:
+            of_groups = f" in {plural(int(groups.max()) + 1, 'group')}"
+            _, low, high = share_interval(correct_images(path), groups)
+    if not of_groups:
+        low, high = wilson_interval(round(accuracy * images), images)
+    return f"95 % interval {100 * low:.2f} to {100 * high:.2f} over {plural(images, 'test image')}{of_groups} (Wilson)"

@@ -70,7 +70,7 @@ def prediction_sections(images: RunImages, predictions: Predictions, names: Sequ
     """Sections on the predictions for the images."""
     found = [
         confusion_section(predictions, names, images.kind),
-        class_section(class_scores(predictions.labels, predictions.predicted, len(names)), names, images.kind),
+        class_section(predictions, names, images.kind),
         calibration_section(calibration([predictions])),
         wrong_section(images, predictions, names),
     ]
@@ -138,14 +138,16 @@ def confusion_section(predictions: Predictions, names: Sequence[str], kind: str 
     return RunSection("confusion", "Confusion", text, figures)
 
 
-def class_section(scores: ClassScores, names: Sequence[str], kind: str = "test image") -> RunSection:
+def class_section(predictions: Predictions, names: Sequence[str], kind: str = "test image") -> RunSection:
     """Recall, precision and F1 of each class with intervals, the lowest F1 first; an image is called ``kind``."""
+    scores = class_scores(predictions.labels, predictions.predicted, len(names), predictions.groups)
     order = np.argsort(np.nan_to_num(scores.f1[:, 0], nan=2.0), kind="stable")[:MAX_CLASSES]
     known = [index for index in order if scores.support[index] > 0]
     if not known:
         return RunSection("classes", "Classes", f"No class has {kind}s.")
     text = "Recall is a class's accuracy; precision is the share of the images taken for it that are of it. "
-    text += f"95 % intervals over {kind}s: Wilson's; that of F1 follows from it."
+    over = f"{kind}s" if predictions.groups is None else f"groups of {kind}s"
+    text += f"95 % intervals over {over}: Wilson's; that of F1 follows from it."
     if len(names) > MAX_CLASSES:
         text += f" Of {len(names):,} classes, the {MAX_CLASSES} with the lowest F1 are listed."
     table = [["class", "images", "recall (%)", "precision (%)", "F1 (%)"]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrine.runs.predictions import class_counts
-from vitrine.training.metrics import wilson_interval
+from vitrine.training.metrics import share_interval, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,33 @@ class ClassScores:
     support: np.ndarray
 
 
-def class_scores(labels: np.ndarray, predicted: np.ndarray, classes: int) -> ClassScores:
-    """Return the scores of the classes, from true and predicted classes (N,); of several labels, (N, classes) bool.
+def class_scores(
+    labels: np.ndarray, predicted: np.ndarray, classes: int, groups: np.ndarray | None = None
+) -> ClassScores:
+    """Return the scores of the classes.
 
-    Intervals are Wilson's. F1 = 2 J / (1 + J), where J is the share of correct images among those that are of a class
-    or taken for it; the ends of J's interval give those of F1.
+    Intervals are Wilson's, :func:`vitrine.training.metrics.share_interval`. F1 = 2 J / (1 + J), where J is the share of
+    correct images among those that are of a class or taken for it; the ends of J's interval give those of F1.
+
+    Args:
+        labels: (N,) true classes; where images have several labels, (N, classes) bool.
+        predicted: likewise, predicted classes.
+        classes: their number.
+        groups: (N,) the number of each image's group, if they have any.
     """
     correct, of_class, taken = class_counts(labels, predicted, classes)
-    overlap = wilson(correct, of_class + taken - correct)
-    return ClassScores(wilson(correct, of_class), wilson(correct, taken), 2 * overlap / (1 + overlap), of_class)
+    if groups is None:
+        recall, precision, overlap = (wilson(correct, all_) for all_ in (of_class, taken, of_class + taken - correct))
+    else:
+        true, given = (one if one.ndim == 2 else one[:, None] == np.arange(classes) for one in (labels, predicted))
+        recall, precision, overlap = (_in_groups(true & given, among, groups) for among in (true, given, true | given))
+    return ClassScores(recall, precision, 2 * overlap / (1 + overlap), of_class)
+
+
+def _in_groups(correct: np.ndarray, among: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """As :func:`wilson`, of ``correct`` images ``among`` others, (N, classes) bool each: (classes, 3)."""
+    columns = zip(correct.T, among.T, strict=True)
+    return np.array([share_interval(right[of], groups[of]) if of.any() else (np.nan,) * 3 for right, of in columns])
 
 
 def wilson(correct: np.ndarray, total: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Write and read predictions.npz, the logits and labels of a run's test images, and count what was predicted."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are
 
 
 def write_predictions(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name: ``logits``, (N, classes), and ``labels``; of further targets ``logits/NAME`` as well."""
+    """Write arrays by name: ``logits``, (N, classes), and ``labels``; of further targets ``logits/NAME`` as well.
+
+    ``groups``, (N,), numbers the groups of the images, if they have any.
+    """
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # its stub takes every keyword for allow_pickle
 
@@ -27,13 +31,34 @@ def read_predictions(path: Path, *names: str) -> list[np.ndarray]:
     Raises:
         RunError: the file cannot be read, lacks an array, or unpacks to more than ``MAX_PREDICTIONS``.
     """
+    with _opened(path) as stored:
+        return [stored[name] for name in names]
+
+
+def read_groups(path: Path) -> np.ndarray | None:
+    """Return the number of each image's group, (N,) from 0; ``None`` if the images have no groups.
+
+    Raises:
+        RunError: the file cannot be read, or its groups are of another shape than its labels, or no whole numbers.
+    """
+    with _opened(path) as stored:
+        if "groups" not in stored:
+            return None
+        groups, images = stored["groups"], len(stored["labels"])
+        if groups.dtype.kind not in "iu" or groups.shape != (images,):
+            raise ValueError(f"groups are {groups.dtype} {groups.shape}, of {images:,} images")
+        return np.unique(groups, return_inverse=True)[1]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     try:
         refuse_pipe(path)
         with zipfile.ZipFile(path) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_PREDICTIONS:
                 raise ValueError(f"it unpacks to more than {file_size(MAX_PREDICTIONS)}")
         with np.load(path, allow_pickle=False) as stored:
-            return [stored[name] for name in names]
+            yield stored
     except Exception as error:  # reading a damaged file can fail in any way
         raise RunError(f"cannot read {path}: {first_line(error)}") from None
 

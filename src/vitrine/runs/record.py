@@ -8,7 +8,8 @@
         code.diff         uncommitted changes of the code, if any; code.1.diff those of the first resumption, if others
         metrics.csv       a row per logged step and epoch
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
-        predictions.npz   test logits (float32) and labels (int64; uint8 of several labels), /NAME of further targets
+        predictions.npz   test logits (float32) and labels (int64; uint8 of several labels), /NAME of further targets;
+                          groups (int32) with data.group
         curves.png        loss and accuracy over the epochs
         lr_range.png      loss by learning rate, also as lr_range.csv; only with optimizer.lr=auto
         confusion.png     confusion matrix of the test images

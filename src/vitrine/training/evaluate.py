@@ -25,6 +25,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import checkpoint_of
+from vitrine.runs.image_groups import group_numbers
 from vitrine.runs.predictions import write_predictions
 from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import report
@@ -45,18 +46,22 @@ class Evaluation:
         logits: (N, num_classes) float32; of several targets, those of the first.
         labels: (N,) int64; or (N, num_classes) uint8, where images have several.
         further: logits and labels of further targets, by name.
+        groups: (N,) int32, the number of each image's group; ``None`` without ``data.group``.
     """
 
     metrics: dict[str, float]
     logits: np.ndarray
     labels: np.ndarray
     further: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    groups: np.ndarray | None = None
 
     def save(self, record: RunRecord) -> None:
         """Write predictions.npz."""
         arrays = {"logits": self.logits, "labels": self.labels}
         for name, (logits, labels) in self.further.items():
             arrays |= {f"logits/{name}": logits, f"labels/{name}": labels}
+        if self.groups is not None:
+            arrays["groups"] = self.groups
         write_predictions(record.path / "predictions.npz", arrays)
 
 
@@ -105,14 +110,16 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
     (logits, labels), *others = by_target(logits, labels, config.data.classes_per_target)
-    further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes)
+    names = data.dataset.groups.get("test")
+    groups = None if names is None else group_numbers(names[: len(labels)])  # fewer with debug.limit_batches
+    further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes, groups)
     metrics |= {f"test/{name}": value for name, value in further.items()}
     named = dict(zip(config.data.targets[1:], others, strict=True))
     own = own_metrics(config.callbacks) if named else {}  # of the first target, the trainer measured them
     for target, values in named.items():
         metrics |= {f"test/{name}/{target}": value for name, value in measure(*values, own=own).items()}
     arrays = {target: (of_target.numpy(), true.numpy()) for target, (of_target, true) in named.items()}
-    return Evaluation(metrics, logits.numpy(), labels.numpy(), arrays)
+    return Evaluation(metrics, logits.numpy(), labels.numpy(), arrays, groups)
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:

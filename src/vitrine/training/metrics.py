@@ -8,6 +8,7 @@ from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -22,6 +23,7 @@ from torchmetrics.utilities.data import dim_zero_cat
 from vitrine.config.metrics import ROUNDING, extra_metrics
 from vitrine.config.parts import PartError, as_part_error, function, parts_of
 from vitrine.config.schema import CallbacksConfig
+from vitrine.runs.image_groups import effective_images
 from vitrine.runs.predictions import BINS
 
 QUANTILE = NormalDist().inv_cdf(0.975)  # scipy.stats takes a second to import
@@ -170,11 +172,19 @@ def measure(
     return {name: float(functions[name](logits, labels)) for name in possible}
 
 
-def class_metrics(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, float]:
-    """Return the accuracy of each class that has images, and its 95 % interval (Wilson's).
+def class_metrics(
+    logits: Tensor, labels: Tensor, classes: Sequence[str], groups: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return the accuracy of each class that has images, and its interval, :func:`share_interval`.
 
     The keys are ``class_acc/NAME``, ``class_acc_low/NAME`` and ``class_acc_high/NAME``. There are none with more than
     ``LISTED`` classes. Where images have several labels, it is the average precision of each class, ``class_ap/NAME``.
+
+    Args:
+        logits: (N, num_classes), float32 or float64.
+        labels: (N,) int64; or (N, num_classes) of 0 and 1, where images have several.
+        classes: their names.
+        groups: (N,) the number of each image's group, if they have any.
     """
     if len(classes) > LISTED:
         return {}
@@ -184,12 +194,12 @@ def class_metrics(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dic
         names = [name for name, has in zip(classes, with_images.tolist(), strict=True) if has]
         return {f"class_ap/{name}": value for name, value in zip(names, precisions, strict=True)}
     found: dict[str, float] = {}
-    right, images = (counts.tolist() for counts in per_class(logits, labels))
-    for name, correct, count in zip(classes, right, images, strict=False):
-        if count:
-            low, high = wilson_interval(correct, count)
-            values = {"class_acc": correct / count, "class_acc_low": low, "class_acc_high": high}
-            found |= {f"{key}/{name}": value for key, value in values.items()}
+    correct, known = (logits.argmax(dim=1) == labels).numpy(), labels.numpy()
+    for index, name in enumerate(classes):
+        if (of_class := known == index).any():
+            values = share_interval(correct[of_class], None if groups is None else groups[of_class])
+            keys = ("class_acc", "class_acc_low", "class_acc_high")
+            found |= {f"{key}/{name}": value for key, value in zip(keys, values, strict=True)}
     return found
 
 
@@ -199,7 +209,22 @@ def per_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return scores[:, 0], scores[:, 4]
 
 
-def wilson_interval(correct: int, count: int) -> tuple[float, float]:
+def share_interval(correct: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float, float]:
+    """Return the share of correct images, and both ends of its 95 % interval (Wilson's).
+
+    Where images come in groups, it is that of as many independent images as tell as much,
+    :func:`vitrine.runs.image_groups.effective_images`.
+
+    Args:
+        correct: (N,) bool, N at least 1.
+        groups: (N,) the number of each image's group, if they have any.
+    """
+    right, images = int(correct.sum()), len(correct)
+    effective = images if groups is None else effective_images(correct, groups)
+    return right / images, *wilson_interval(right * (effective / images), effective)
+
+
+def wilson_interval(correct: float, count: float) -> tuple[float, float]:
     """Return the 95 % interval of a proportion (Wilson, 1927), within [0, 1]; it is not degenerate at 0 and 1."""
     share, squared = correct / count, QUANTILE**2
     centre = share + squared / (2 * count)

@@ -9,9 +9,9 @@ from vitrine.data.preparation import Preparation
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
 from vitrine.runs.facts import images_of
-from vitrine.runs.predictions import is_correct, predicted_classes
+from vitrine.runs.predictions import is_correct, predicted_classes, read_groups
 from vitrine.text import listed, one_line
-from vitrine.training.metrics import wilson_interval
+from vitrine.training.metrics import share_interval, wilson_interval
 
 # The data sets' names in the hub.
 HUB_NAMES = {
@@ -103,11 +103,10 @@ class AccuracyOnTest:
             if not images or "test/acc" not in (metrics := metrics_of(run)):
                 return None
             count = round(metrics["test/acc"] * images)
-        else:
-            logits, labels = (values.numpy() for values in tested)
-            right = is_correct(predicted_classes(logits, labels), labels)
-            count, images = int(right.sum()), len(right)
-        return cls(count / images, *wilson_interval(count, images), images)
+            return cls(count / images, *wilson_interval(count, images), images)
+        logits, labels = (values.numpy() for values in tested)
+        right = is_correct(predicted_classes(logits, labels), labels)
+        return cls(*share_interval(right, read_groups(run.record.path / "predictions.npz")), len(right))
 
 
 def model_card(source: ExportSource) -> str:
