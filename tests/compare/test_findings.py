@@ -948,16 +948,67 @@ def test_pairs_that_all_differ_by_the_same_tell_of_no_power_where_a_run_is_lost(
     assert "power" not in sentence
 
 
-def test_images_that_come_in_groups_are_no_independent_sample(tmp_path, write_run, plain_config):
-    for scheme, accs in (("learned", (0.80, 0.81, 0.83)), ("rope", (0.90, 0.92, 0.91))):
-        for seed, acc in enumerate(accs):
-            path = write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc)
-            record = RunRecord.open(path)
-            config = record.config | {"data": record.config["data"] | {"group": "patient"}}
-            record.write_config(config)
-    caveats = compare(load_results([tmp_path])).caveats
+def in_groups(path, groups=None, rule="patient"):
+    """Let a run be of grouped images, in ``groups`` if it stores them."""
+    record = RunRecord.open(path)
+    record.write_config(record.config | {"data": record.config["data"] | {"group": rule}})
+    if groups is not None:
+        with np.load(path / "predictions.npz") as stored:
+            np.savez(path / "predictions.npz", **{**stored, "groups": groups})
+
+
+@pytest.fixture
+def of_patients(tmp_path, write_run):
+    """Runs on a hundred images of twenty patients, on whom the two schemes are right or wrong as a whole."""
+    patients = np.arange(100) // 5
+    for scheme, wrong in (("learned", (4, 4, 5)), ("rope", (2, 3, 2))):
+        for seed, count in enumerate(wrong):
+            right = patients >= count
+            write_run(tmp_path, f"position={scheme}", seed=seed, acc=right.mean(), right=right)
+    return sorted(tmp_path.iterdir()), patients
+
+
+def test_images_that_come_in_groups_are_no_independent_sample(tmp_path, of_patients):
+    for path in of_patients[0]:
+        in_groups(path)
+    caveats = compared(tmp_path).caveats
     (caveat,) = (text for text in caveats if "groups" in text)
-    assert caveat.startswith("test images come in groups (data.group=patient)")
+    assert caveat.startswith("test images come in groups (data.group=patient), and in which ones is not stored:")
     results = load_results([tmp_path])
     for other in (compare(results, metric="val/acc"), compare(results, fixed_images=True)):
         assert not any("groups" in text for text in other.caveats), "of these images"
+
+
+def test_where_groups_are_stored_they_are_the_sample(tmp_path, of_patients):
+    paths, patients = of_patients
+    of_images = compared(tmp_path).findings.comparisons[0]
+    in_groups(paths[0], patients)  # of the same images: what one run knows holds for all
+    for path in paths[1:]:
+        in_groups(path)
+    found = compared(tmp_path)
+    (tested,) = found.findings.comparisons
+    assert not any("groups" in text for text in found.caveats)
+    assert "variance over groups of test images" in found.findings.method
+    assert tested.difference.mean == of_images.difference.mean
+    assert tested.difference.image_freedom == 19
+    assert tested.difference.image_variance == pytest.approx(5 * of_images.difference.image_variance, rel=0.1)
+    assert of_images.difference.high - of_images.difference.low < tested.difference.high - tested.difference.low
+    assert tested.on_images.only == [], "McNemar's test takes images as independent"
+    assert tested.sentences[1].startswith("on the same 100 test images in 20 groups, the difference is ")
+    assert tested.sentences[1].endswith(" points over groups alone (95 % interval, Student's t)")
+    half = stats.t.ppf(0.975, 19) * math.sqrt(tested.difference.image_variance)
+    assert tested.on_images.high - tested.on_images.low == pytest.approx(2 * half, rel=0.2)
+
+
+def test_groups_by_two_rules_and_a_single_one_are_no_sample(tmp_path, of_patients):
+    paths, patients = of_patients
+    for path in paths:
+        is_rope = RunRecord(path).config["model"]["position"] == "rope"
+        in_groups(path, *((patients // 2, "ward") if is_rope else (patients, "patient")))
+    (caveat,) = (text for text in compared(tmp_path).caveats if "groups" in text)
+    assert caveat.startswith("test images come in groups (data.group=patient and ward), by two rules: intervals for")
+    for path in paths:
+        in_groups(path, np.zeros(100, int))
+    (tested,) = compared(tmp_path).findings.comparisons
+    assert not tested.difference.new_images
+    assert tested.on_images is None

@@ -1,11 +1,13 @@
 """Statistics against worked examples, and against what they promise in a thousand simulated sweeps."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 from helpers.levels import quick
 from scipy import optimize, special, stats
+from scipy.special import expit
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.meta_analysis import effectsize_smd
 from statsmodels.stats.multitest import multipletests
@@ -25,6 +27,7 @@ from vitrine.compare.statistics import (
     seeds_needed,
     smallest_difference,
 )
+from vitrine.runs.image_groups import group_values
 
 # Student's own data (Biometrika 6, 1908): hours of sleep that ten patients gained by two drugs; `sleep` in R, whose
 # help page gives both tests.
@@ -303,6 +306,21 @@ def test_an_interval_of_three_seeds_holds_the_truth_of_new_seeds_and_images(shar
     freedom = np.array([freedom_of_sum((part, over_images), (2, 359)) for part in over_seeds])
     half = stats.t.isf(0.025, freedom) * np.sqrt(over_seeds + over_images)
     assert 0.945 < np.mean(np.abs(seeds.mean(1) + images) < half) < 0.975
+
+
+def test_an_interval_over_groups_holds_for_others_where_that_over_images_does_not():
+    """Difficulty varies between groups, and so does which of two models, in the mean equally good, is right."""
+    rng, missed = np.random.default_rng(0), Counter()
+    for _ in range(300):
+        groups = np.repeat(np.arange(12), rng.integers(10, 40, 12))
+        of_group = rng.normal(size=12) + rng.normal(size=(2, 3, 12)) * 0.3 + rng.normal(size=(2, 1, 12))
+        right = rng.random((2, 3, len(groups))) < expit(1.5 + of_group)[..., groups]
+        means = [dict(enumerate(side.mean(1).tolist())) for side in right]
+        for kind, values in (("images", right), ("groups", np.apply_along_axis(group_values, 2, right, groups))):
+            found = difference(*means, correct=tuple(dict(enumerate(side)) for side in values), images=len(groups))
+            missed[kind] += not found.low <= 0 <= found.high
+    assert missed["groups"] < 0.08 * 300
+    assert missed["images"] > 0.2 * 300
 
 
 def test_the_degrees_of_freedom_of_a_sum_lie_between_those_of_its_parts():

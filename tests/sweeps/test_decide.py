@@ -248,7 +248,7 @@ def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path
     assert line.startswith("position=rope and position=learned are equal within 2 points after ")
 
 
-def decided_on_images(folder, metric, images=200):
+def decided_on_images(folder, metric, images=200, **further):
     """A decision by a test metric, whose runs store predictions; its value is the accuracy, whatever the metric."""
     rng, labels = np.random.default_rng(0), np.arange(images) % 10
 
@@ -256,7 +256,7 @@ def decided_on_images(folder, metric, images=200):
         right = rng.random(images) < MEANS[trial.config.model.position]
         logits = np.eye(10)[np.where(right, labels, (labels + 1) % 10)]
         trial.folder.mkdir(parents=True, exist_ok=True)
-        np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels)
+        np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels, **further)
 
     queue = decide(folder, "position=learned,none", f"sweep.metric={metric}", "sweep.max_seeds=4")
     while not queue.done:
@@ -308,6 +308,12 @@ def test_a_verdict_on_one_test_image_is_about_this(tmp_path):
     queue = decided_on_images(tmp_path, "test/acc", images=1)
     assert not any(look.new_images for look in queue.decision.looks("position=none"))
     assert known(queue)["decision"]["findings"]["position=none"].endswith("; on this 1 test image")
+
+
+def test_a_verdict_on_groups_of_test_images_is_about_these(tmp_path):
+    queue = decided_on_images(tmp_path, "test/acc", groups=np.arange(200) // 10)
+    assert not any(look.new_images for look in queue.decision.looks("position=none"))
+    assert known(queue)["decision"]["findings"]["position=none"].endswith("; on these 200 test images")
 
 
 @pytest.mark.whole

@@ -1,7 +1,7 @@
 """Reasons why a comparison is refused, or why its findings are weaker than they look."""
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vitrine.compare.failures import failed_configurations
@@ -9,6 +9,7 @@ from vitrine.compare.folds import Fold
 from vitrine.compare.load import RunResult, as_typed
 from vitrine.compare.metric import Metric
 from vitrine.compare.notes import confounded_keys, is_set_by
+from vitrine.compare.predictions import Predictions
 from vitrine.compare.run_groups import MAX_LISTED, Property, groups_of, nested_fact, sizes
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.speeds import speed_caveats
@@ -104,14 +105,20 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
-def grouped_images(runs: Sequence[RunResult]) -> str:
-    """Return why images of one group are no independent sample of others, in a sentence; empty without groups."""
-    groups = sorted({str(group) for run in runs if (group := run.config.get("data.group"))})
-    if not groups:
+def grouped_images(runs: Sequence[RunResult], predictions: Mapping[str, Predictions]) -> str:
+    """Return why images of a group are no independent sample, in a sentence; empty if groups are none or are known.
+
+    Args:
+        runs: those that are compared.
+        predictions: by the run's name, with the groups that all runs have in common.
+    """
+    rules = sorted({str(group) for run in runs if (group := run.config.get("data.group"))})
+    if not rules or any(found.groups is not None for found in predictions.values()):
         return ""
+    why = "and in which ones is not stored" if len(rules) == 1 else "by two rules"
     return (
-        f"test images come in groups (data.group={' and '.join(groups)}), and intervals for other images take each as "
-        "independent, so they are too short; --fixed-images has those for these images"
+        f"test images come in groups (data.group={' and '.join(rules)}), {why}: intervals for other images take each "
+        "as independent, so they are too short; --fixed-images has those for these images"
     )
 
 

@@ -15,7 +15,7 @@ from vitrine.compare.load import RunResult, RunResults
 from vitrine.compare.looks import Growth, interim_caveat, sweeps_of
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.notes import notes
-from vitrine.compare.predictions import Predictions
+from vitrine.compare.predictions import Predictions, with_common_groups
 from vitrine.compare.row_mean import mean_of
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table, tabulate
@@ -161,7 +161,7 @@ def compare(
         raise RunError("the sweep has decided by all of its seeds; leave out no seeds: compare without seed=")
     first = _first_row(table, decision)
     reference = table.row(baseline) if baseline else first
-    comparable = predictions if _have_equal_labels(finished) and not unequal else {}
+    comparable = with_common_groups(predictions) if _have_equal_labels(finished) and not unequal else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
     sweeps = sweeps_of(table)
     growth = Growth.of(table, sweeps, decided=decision is not None)
@@ -187,7 +187,7 @@ def compare(
         unequal,
         *caveats(table, chosen, unfinished, results.damaged),
         *unequal_pairs(table, reference),
-        grouped_images(finished) if any(one.difference.new_images for one in found.comparisons) else "",
+        grouped_images(finished, comparable) if any(one.difference.new_images for one in found.comparisons) else "",
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),

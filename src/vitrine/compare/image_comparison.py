@@ -1,11 +1,11 @@
-"""Models of two rows on the same test images: McNemar's tests, and a bootstrap over images."""
+"""Models of two rows on the same test images: McNemar's tests, and an interval over images or their groups."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
+from vitrine.compare.image_tests import bootstrap_interval, group_interval, holm, mcnemar, paired_interval
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric, p_equals
 from vitrine.compare.predictions import Predictions
@@ -15,6 +15,7 @@ from vitrine.compare.table import ConfigurationRow, mean_by_seed
 from vitrine.text import listed, plural
 
 Side = Mapping[Hashable, RunResult]
+BOOTSTRAP, TANGO, GROUPS = "95 % bootstrap interval", "Tango's 95 % interval", "95 % interval, Student's t"
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class ImageComparison:
 
     Attributes:
         images: number of test images.
+        groups: number of their groups; 0 if they have none.
         only: per pair of models (those with equal seeds, or the only two), the number of images that only the row's
-            model classifies correctly, and only the baseline's.
+            model classifies correctly, and only the baseline's; none where images come in groups, of which the test
+            knows nothing.
         p: p-value of McNemar's exact test per pair, corrected for the number of pairs in all comparisons (Holm).
-        low, high: 95 % interval, over images, of the difference in accuracy.
-        bootstrap: whether it is a bootstrap interval; that of two models is Tango's.
+        low, high: 95 % interval, over images or groups, of the difference in accuracy.
+        interval: which one it is.
         tests: number of p-values that ``p`` is corrected for.
     """
 
@@ -36,8 +39,9 @@ class ImageComparison:
     p: list[float]
     low: float
     high: float
-    bootstrap: bool = True
-    tests: int = 1
+    interval: str
+    tests: int
+    groups: int
 
 
 def compare_images(
@@ -45,55 +49,66 @@ def compare_images(
     metric: Metric,
     predictions: Mapping[str, Predictions],
 ) -> list[ImageComparison | None]:
-    """McNemar's test of each pair of models with equal seeds, and a bootstrap over images; ``None`` if not possible."""
+    """McNemar's test of each pair of models with equal seeds, and an interval; ``None`` if not possible.
+
+    It is of the mean difference over groups, if images have any, Tango's of two models, and else a bootstrap.
+    """
     tables: list[list[tuple[int, int, float]]] = []
-    intervals: list[tuple[float, float, bool] | None] = []
+    intervals: list[tuple[float, float, str] | None] = []
+    known = next(iter(predictions.values()), None)
+    images = 0 if known is None else len(known.labels)
+    groups = 0 if known is None or known.groups is None else len(known.observations)
     for (ours, theirs), tested in pairs_of_sides:
         runs = [*ours.values(), *theirs.values()]
-        if metric.name != "test/acc" or not (ours and theirs) or not all(run.name in predictions for run in runs):
+        stored = metric.name == "test/acc" and all(run.name in predictions for run in runs)
+        if not stored or not (ours and theirs) or groups == 1:
             tables.append([])
             intervals.append(None)
             continue
         pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
         if len(runs) == 2:
             pairs = [(runs[0], runs[1])]
-        tables.append([mcnemar(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs])
+        both = [(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs]
+        tables.append([] if groups else [mcnemar(*correct) for correct in both])
         sides = [
-            mean_by_seed({key: predictions[run.name].correct for key, run in side.items()}) for side in (ours, theirs)
+            mean_by_seed({key: predictions[run.name].observations for key, run in side.items()})
+            for side in (ours, theirs)
         ]
         seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
         means = [np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides]
-        if len(runs) == 2:
+        if groups:
+            intervals.append((*group_interval(means[0] - means[1], images), GROUPS))
+        elif len(runs) == 2:
             ((ours_only, theirs_only, _),) = tables[-1]
-            intervals.append((*paired_interval(ours_only, theirs_only, len(means[0])), False))
+            intervals.append((*paired_interval(ours_only, theirs_only, len(means[0])), TANGO))
         else:
-            intervals.append((*bootstrap_interval(means[0] - means[1]), True))
+            intervals.append((*bootstrap_interval(means[0] - means[1]), BOOTSTRAP))
     every = [p for table in tables for *_, p in table]
     corrected = iter(holm(every))
     comparisons: list[ImageComparison | None] = []
     for table, interval in zip(tables, intervals, strict=True):
         only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in table]
         p = [next(corrected) for _ in table]
-        images = len(next(iter(predictions.values())).labels) if interval else 0
-        comparisons.append(ImageComparison(images, only, p, *interval, len(every)) if interval else None)
+        comparisons.append(ImageComparison(images, only, p, *interval, len(every), groups) if interval else None)
     return comparisons
 
 
 def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: ImageComparison, metric: Metric) -> str:
     """Return the finding over images in a sentence."""
-    pairs = len(images.only)
-    where = f"on the same {plural(images.images, 'test image')}"
+    pairs, bootstrap = len(images.only), images.interval == BOOTSTRAP
+    of_groups = f" in {plural(images.groups, 'group')}" if images.groups else ""
+    where = f"on the same {plural(images.images, 'test image')}{of_groups}"
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
-    kind = "95 % bootstrap interval" if images.bootstrap else "Tango's 95 % interval"
     alone = ", of these rows alone" if images.tests > 1 else ""
-    means = " between means over all models" if images.bootstrap and pairs == 1 else ""
-    interval = f"the difference{means} is {bounds} over images alone ({kind}{alone})"
+    means = " between means over all models" if bootstrap and pairs == 1 else ""
+    over = f"over {'groups' if images.groups else 'images'} alone ({images.interval}{alone})"
+    interval = f"the difference{means} is {bounds} {over}"
     if not pairs:
         return f"{where}, {interval}"
     if pairs == 1:
         (ours, theirs), p = images.only[0], images.p[0]
         correction = f", corrected for {images.tests} pairs of models" if images.tests > 1 else ""
-        models = "the only two models with equal seeds" if images.bootstrap else "the two models"
+        models = "the only two models with equal seeds" if bootstrap else "the two models"
         differ = "differ" if p < SIGNIFICANCE_LEVEL else "do not differ significantly"
         return (
             f"{where}, {models} {differ}: {ours} are correct only with {row.label}, {theirs} only with "

@@ -16,7 +16,7 @@ from vitrine.compare.folds import Fold
 from vitrine.config.sweep import one_spelling
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.predictions import read_predictions
+from vitrine.runs.predictions import read_groups, read_predictions
 from vitrine.runs.registry import RunEntry, RunList, UnreadableRun, find_runs
 from vitrine.runs.status import FAILED
 from vitrine.runs.user_code import code_hashes
@@ -104,6 +104,12 @@ class RunResult:
     def labels(self) -> np.ndarray:
         """Stored labels of the test images, (N,) int64."""
         return self._stored("labels")
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Stored number of each test image's group, (N,); ``None`` if they have none."""
+        assert self.folder is not None
+        return read_groups(self.folder / "predictions.npz")
 
     def _stored(self, name: str) -> np.ndarray:
         assert self.folder is not None

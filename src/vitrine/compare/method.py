@@ -20,6 +20,7 @@ def method_of(
     rows: Sequence[ConfigurationRow],
     *,
     all_pairs: bool = False,
+    grouped: bool = False,
 ) -> str:
     """Return the test in a sentence; empty if no difference has a p-value.
 
@@ -29,6 +30,7 @@ def method_of(
         levene: p-value of equal variances of all rows; NaN if it was not asked for.
         rows: the baseline, and the rows whose difference from it has an interval.
         all_pairs: the family is of all pairs of the table's rows.
+        grouped: the test images come in groups.
     """
     shown = [found for found in tested if not math.isnan(found.low)]
     equal = "p = 1 without a test where both sides have equal values" if len(shown) < len(tested) else ""
@@ -46,7 +48,7 @@ def method_of(
         _correction(family, all_pairs=all_pairs),
         "without full pairs, critical values raised for few seeds" if any(map(family.raises, _groups(shown))) else "",
         _where(
-            "variance over test images added where that widens the interval (Clark, 1973)",
+            f"variance over {'groups of ' * grouped}test images added where that widens the interval (Clark, 1973)",
             [found.new_images for found in shown],
         ),
         equal,

@@ -1,12 +1,13 @@
 """Stored predictions of runs: accuracy, confidence and calibration, confusion, and the hardest images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from vitrine.compare.load import RunResult
+from vitrine.runs.image_groups import group_values
 from vitrine.runs.predictions import (
     BINS,
     check_predictions,
@@ -30,12 +31,14 @@ class Predictions:
         predicted: (N,) most probable classes.
         confidence: (N,) probabilities of the predicted classes.
         true_probability: (N,) probabilities of the true classes.
+        groups: (N,) number of each image's group; ``None`` if they have none.
     """
 
     labels: np.ndarray
     predicted: np.ndarray
     confidence: np.ndarray
     true_probability: np.ndarray
+    groups: np.ndarray | None = None
 
     @classmethod
     def of(cls, run: RunResult) -> "Predictions":
@@ -44,7 +47,7 @@ class Predictions:
         Raises:
             RunError: the file cannot be read, or labels and logits do not match.
         """
-        return cls.from_logits(run.logits, run.labels, run.name)
+        return replace(cls.from_logits(run.logits, run.labels, run.name), groups=run.groups)
 
     @classmethod
     def from_logits(cls, logits: np.ndarray, labels: np.ndarray, name: object) -> "Predictions":
@@ -78,10 +81,26 @@ class Predictions:
         return is_correct(self.predicted, self.labels)
 
     @property
+    def observations(self) -> np.ndarray:
+        """Independent values whose mean is the accuracy: :attr:`correct`, (N,), or one for each of G groups, (G,)."""
+        return self.correct if self.groups is None else group_values(self.correct, self.groups)
+
+    @property
     def mistakes(self) -> np.ndarray:
         """Indices of the images that are not classified correctly, those of the highest confidence first."""
         wrong = np.flatnonzero(~self.correct)
         return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
+
+
+def with_common_groups(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
+    """Return predictions of runs for the same images, all with the groups that some know, or none if these differ.
+
+    Args:
+        predictions: by the run's name.
+    """
+    known = {found.groups.tobytes(): found.groups for found in predictions.values() if found.groups is not None}
+    groups = next(iter(known.values())) if len(known) == 1 else None
+    return {name: replace(found, groups=groups) for name, found in predictions.items()}
 
 
 def correct_images(path: Path) -> np.ndarray:

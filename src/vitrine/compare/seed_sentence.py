@@ -74,6 +74,7 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
             family=family,
             freedom=tested.freedom,
             image_variance=tested.image_variance,
+            image_freedom=tested.image_freedom,
         )
         seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
         accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
@@ -81,7 +82,7 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
             return f"; {seeds_each} cannot detect any possible difference with 80 % power"
         return f"; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
     takes = f"; detecting {metric.size(size)} with 80 % power takes"
-    if hidden_by_images(size, tested.image_variance, family):
+    if hidden_by_images(size, tested.image_variance, family, tested.image_freedom):
         return f"{takes} more test images"
     needed = seeds_needed(
         size,
@@ -90,6 +91,7 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
         family=family,
         freedom_per_seed=tested.freedom / (tested.shared - 1) if paired else 1.0,
         image_variance=tested.image_variance,
+        image_freedom=tested.image_freedom,
     )
     if needed is None:
         return f"{takes} more than 1,000 seeds"

@@ -184,7 +184,9 @@ def is_float_error(sd: float, values: np.ndarray) -> bool:
     return bool(sd <= FLOAT32_ERROR * float(np.abs(values).max()))
 
 
-def image_variance(correct: np.ndarray, other: np.ndarray, *, shared: int, level: float) -> float:
+def image_variance(
+    correct: np.ndarray, other: np.ndarray, *, shared: int, level: float, images: int | None = None
+) -> float:
     """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
 
     The variance over images of the mean over seeds contains what varies over seeds *and* images; that part is already
@@ -195,19 +197,21 @@ def image_variance(correct: np.ndarray, other: np.ndarray, *, shared: int, level
     interval has the half width of the rule of three, ln(2 / level) / N (Hanley and Lippman-Hand, 1983, JAMA 249).
 
     Args:
-        correct: (S, N) bool or float, which of N images, at least 2, each of S seeds classified correctly.
+        correct: (S, N) bool or float, which of N images, at least 2, each of S seeds classified correctly; or values of
+            N groups of images (:func:`vitrine.runs.image_groups.group_values`).
         other: (T, N), of the other configuration.
         shared: number of pairs: the first rows of both sides, row by row of the same seed; 0 if seeds are not paired.
         level: two-sided, of the interval that the variance is for, in (0, 1).
+        images: the number of images, where values are of groups.
     """
-    images = correct.shape[1]
-    least = (math.log(level / 2) / special.ndtri(level / 2) / images) ** 2
+    count = correct.shape[1]
+    least = (math.log(level / 2) / special.ndtri(level / 2) / (images or count)) ** 2
     total = float((correct.mean(0) - other.mean(0)).var(ddof=1))
     for side in (correct, other):
         total -= _of_seed_and_image(side, side) / len(side)
     common = _of_seed_and_image(correct[:shared], other[:shared])
     total += 2 * common * shared / (len(correct) * len(other))
-    return max(least, total / images)
+    return max(least, total / count)
 
 
 def _of_seed_and_image(correct: np.ndarray, other: np.ndarray) -> float:

@@ -90,6 +90,7 @@ class Difference:
         freedom: degrees of freedom of ``sd``.
         new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
         image_variance: the part of the images in the variance of ``mean``, which more seeds do not reduce.
+        image_freedom: its degrees of freedom, one less than there are images, or groups of them.
         overlap: validation images per training image by which the interval is enlarged; 0 for seeds.
     """
 
@@ -107,6 +108,7 @@ class Difference:
     freedom: float = math.nan
     new_images: bool = False
     image_variance: float = 0.0
+    image_freedom: float = MANY
     overlap: float = 0.0
 
 
@@ -120,6 +122,7 @@ def difference(
     correct: Correct | None = None,
     pooled: PooledVariance | None = None,
     overlap: float = 0.0,
+    images: int | None = None,
 ) -> Difference:
     """Test ``values`` minus ``others``, both by seed.
 
@@ -130,9 +133,10 @@ def difference(
         values: by seed.
         others: by seed.
         family: the differences whose intervals hold together with this one's.
-        correct: which of N test images each seed of both sides classified correctly, (N,) each. Seeds and images then
-            both count as samples: the variance is the sum of their parts (Clark, 1973; Miller, arXiv:2411.00640), with
-            :func:`freedom_of_sum`.
+        correct: which of N test images each seed of both sides classified correctly, (N,) each, or values of their
+            groups (:func:`vitrine.runs.image_groups.group_values`). Seeds and images then both count as samples: the
+            variance is the sum of their parts (Clark, 1973; Miller, arXiv:2411.00640), with :func:`freedom_of_sum`.
+        images: N, where ``correct`` has values of groups.
         pooled: the variance of all rows, if they have equal seeds; by default, the two sides have their own.
         overlap: validation images per training image, where values are of folds that share training images: it is added
             to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
@@ -166,14 +170,15 @@ def difference(
         if pairs:
             sd, sd_freedom = float(np.std(x[:pairs] - y[:pairs], ddof=1)), pairs - 1.0
             sd = 0.0 if is_float_error(sd, x) else sd
-    over_images, groups = 0.0, None if paired else counts
+    over_images, image_freedom, groups = 0.0, MANY, None if paired else counts
     parts = [(variance, freedom)]
     if correct is not None:
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
         level = SIGNIFICANCE_LEVEL / family.comparisons
-        over_images = image_variance(ours, theirs, shared=pairs, level=level)
-        sum_freedom = freedom_of_sum((variance, over_images), (freedom, ours.shape[1] - 1), level)
+        over_images = image_variance(ours, theirs, shared=pairs, level=level, images=images)
+        image_freedom = ours.shape[1] - 1.0
+        sum_freedom = freedom_of_sum((variance, over_images), (freedom, image_freedom), level)
         # With few seeds and a small level, that of the sum would be narrower than the interval for these images alone.
         parts.append((variance + over_images, sum_freedom))
     half_width = max(family.critical_t(some, groups) * math.sqrt(part) for part, some in parts)
@@ -193,6 +198,7 @@ def difference(
         freedom=sd_freedom,
         new_images=correct is not None,
         image_variance=over_images,
+        image_freedom=image_freedom,
         overlap=overlap,
     )
 
@@ -260,6 +266,7 @@ def seeds_needed(
     family: Family = ALONE,
     freedom_per_seed: float = 1.0,
     image_variance: float = 0.0,
+    image_freedom: float = MANY,
 ) -> int | None:
     """Return the number of seeds, at least 3, that detects a difference with a power of 80 %; ``None`` above 1,000.
 
@@ -273,12 +280,19 @@ def seeds_needed(
         freedom_per_seed: degrees of freedom of a paired ``sd`` for each seed after the first: 1 of the two sides alone,
             and the number of rows less one if all share a variance.
         image_variance: as there.
+        image_freedom: as there.
     """
 
     def enough(count: int) -> bool:
         freedom = freedom_per_seed * (count - 1)
         known = smallest_difference(
-            count, sd, paired=paired, family=family, freedom=freedom, image_variance=image_variance
+            count,
+            sd,
+            paired=paired,
+            family=family,
+            freedom=freedom,
+            image_variance=image_variance,
+            image_freedom=image_freedom,
         )
         return known <= size
 
@@ -290,17 +304,18 @@ def seeds_needed(
     return bisect_left(range(high), True, lo=max(MIN_SEEDS, high // 2), key=enough)
 
 
-def hidden_by_images(size: float, image_variance: float, family: Family = ALONE) -> bool:
+def hidden_by_images(size: float, image_variance: float, family: Family = ALONE, image_freedom: float = MANY) -> bool:
     """Whether images leave a difference so uncertain that no number of seeds detects it with a power of 80 %.
 
-    It must be k of its standard deviations, k = 2.8 for a single comparison.
+    It must be k of its standard deviations, k = 2.8 for a single comparison and many images.
 
     Args:
         size: the true difference.
         image_variance: the part of the images in its variance.
         family: the differences whose intervals hold together.
+        image_freedom: degrees of freedom of ``image_variance``.
     """
-    k = family.critical_t(MANY) + stats.norm.ppf(POWER)
+    k = family.critical_t(image_freedom) + stats.norm.ppf(POWER)
     return bool(size <= k * math.sqrt(image_variance))
 
 
@@ -312,6 +327,7 @@ def smallest_difference(
     family: Family = ALONE,
     freedom: float | None = None,
     image_variance: float = 0.0,
+    image_freedom: float = MANY,
 ) -> float:
     """Return the true difference that ``count`` seeds, at least 3, detect with a power of 80 %.
 
@@ -325,6 +341,7 @@ def smallest_difference(
         family: the differences whose intervals hold together.
         freedom: degrees of freedom of a paired ``sd``; by default, those of the two sides alone.
         image_variance: the part of the images in the variance of the difference.
+        image_freedom: its degrees of freedom.
     """
     over_seeds = sd**2 / (count if paired else count / 2)
     variance = over_seeds + image_variance
@@ -338,7 +355,7 @@ def smallest_difference(
         freedoms = [(count - 1) / (share**2 + (1 - share) ** 2) for share in first]  # by the first group's share
     # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
     spreads = stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom
-    together = [freedom_of_sum((over_seeds, image_variance), (found, MANY), level) for found in freedoms]
+    together = [freedom_of_sum((over_seeds, image_variance), (found, image_freedom), level) for found in freedoms]
     alone, critical = (
         np.array([family.critical_t(found, groups) for found in some])[:, None] for some in (freedoms, together)
     )

@@ -26,6 +26,7 @@ from vitrine.config.sweep import TrainCommand
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.data_changes import run_changes
+from vitrine.runs.predictions import read_groups
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.divergence import forget_outdated
@@ -188,7 +189,9 @@ class SeedQueue(TrialQueue):
             self.decision.resolution = 1 / self.images if self.images and self.metric.counts_images else 0.0
             if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
                 found = correct_images(folder / "predictions.npz")
-                correct = found if len(found) > 1 else None  # one image does not tell how others vary
+                # One image does not tell how others vary, and the rule takes images as independent.
+                is_sample = len(found) > 1 and read_groups(folder / "predictions.npz") is None
+                correct = found if is_sample else None
         self.decision.add(*run, None if result.status != "finished" else value, correct)
 
     def _check_data(self, folder: Path, facts: dict[str, Any], splits: Sequence[str]) -> None:
