@@ -4,21 +4,16 @@ from pathlib import Path
 
 from vitrine.errors import first_line
 from vitrine.inference.export import to_timm
-from vitrine.inference.export.checks import Runtime
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
+from vitrine.inference.export.to_timm import load as load
 
 
 def write(source: ExportSource, path: Path) -> None:
     """Write the folder; raises as :func:`to_timm.write` does."""
     to_timm.write(source, path)
     (path / "README.md").write_text(model_card(source), encoding="utf-8")
-
-
-def load(path: Path) -> Runtime:
-    """Build the model by timm."""
-    return to_timm.load(path)
 
 
 def push(path: Path, repository: str) -> str:
