@@ -1,16 +1,15 @@
 """Pictures in batches, decoded by worker processes a few batches ahead of the model."""
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from vitrine.data.decode import has_pages
 from vitrine.data.preparation import Preparation
@@ -70,7 +69,7 @@ def read_batches(
     loader = DataLoader(
         Reader(tuple(preparations)),
         batch_size=None,
-        sampler=_Batches(listed, batch_size),
+        sampler=BatchSampler(listed, batch_size, drop_last=False),  # type: ignore[arg-type]  # of pictures, not indices
         num_workers=workers,
         pin_memory=pin,
         multiprocessing_context=WorkerContext() if workers else None,
@@ -88,16 +87,3 @@ def read_batches(
     finally:
         if workers:
             iterator._shutdown_workers()
-
-
-class _Batches:
-    """Consecutive pictures in lists; a DataLoader reads them as it needs them."""
-
-    def __init__(self, listed: Iterable[Listed], size: int) -> None:
-        self.listed = listed
-        self.size = size
-
-    def __iter__(self) -> Iterator[list[Listed]]:
-        iterator = iter(self.listed)
-        while batch := list(islice(iterator, self.size)):
-            yield batch
