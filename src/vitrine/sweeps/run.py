@@ -3,8 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -78,9 +77,7 @@ def _run_grid(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     launch = _prepare_launcher(name, points[0].config.launcher, configs, sweep.folder, ranks)
     queue = GridQueue(left, force=points[0].config.force)
     progress = SweepProgress(sweep, results, live=_is_live(launcher))
-    queue.subscribe(progress)
-    with progress, _recording(progress):
-        launch(queue)
+    _train(queue, launch, progress)
     print_sweep(sweep, progress.results)
     return sum(result.status not in DONE for result in progress.results)
 
@@ -93,9 +90,7 @@ def _run_search(point: Point, launcher: str, ranks: Ranks) -> int:
     launch = _prepare_launcher(launcher, point.config.launcher, [point.config.run], sweep.folder, ranks)
     search = Search(point, sweep)
     progress = SweepProgress(sweep, sweep.results(), live=_is_live(launcher), describe=partial(describe_search, search))
-    search.subscribe(progress)
-    with progress, _recording(progress):
-        launch(search)
+    _train(search, launch, progress)
     return print_search(search)
 
 
@@ -108,9 +103,7 @@ def _run_decision(points: Sequence[Point], launcher: str, ranks: Ranks) -> int:
     queue = SeedQueue(points, sweep)
     live = _is_live(launcher)
     progress = SweepProgress(sweep, sweep.results(), live=live, describe=queue.describe, status=queue.progress)
-    queue.subscribe(progress)
-    with progress, _recording(progress):
-        launch(queue)
+    _train(queue, launch, progress)
     return print_decision(queue, progress.results)
 
 
@@ -118,18 +111,19 @@ def _is_live(launcher: str) -> bool:
     return launcher != "basic" and sys.stdout.isatty()
 
 
-@contextmanager
-def _recording(progress: SweepProgress) -> Iterator[None]:
-    """Record the trials' results at the end, and add to an interruption how to continue."""
-    try:
-        yield
-    except (Interrupted, KeyboardInterrupt) as stop:
-        kind = interruption(stop)
-        raise kind(f"{kind.reason}; rerun {provenance.same_command()} to continue") from None
-    except DiskFull as full:
-        raise DiskFull(full.problem, f"make room and rerun {provenance.same_command()}") from None
-    finally:
-        progress.record_results()
+def _train(queue: TrialQueue, launch: Launcher, progress: SweepProgress) -> None:
+    """Train the trials of a queue, record their results at the end, and add to an interruption how to continue."""
+    queue.subscribe(progress)
+    with progress:
+        try:
+            launch(queue)
+        except (Interrupted, KeyboardInterrupt) as stop:
+            kind = interruption(stop)
+            raise kind(f"{kind.reason}; rerun {provenance.same_command()} to continue") from None
+        except DiskFull as full:
+            raise DiskFull(full.problem, f"make room and rerun {provenance.same_command()}") from None
+        finally:
+            progress.record_results()
 
 
 def _prepare_launcher(
