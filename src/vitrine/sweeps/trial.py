@@ -360,31 +360,18 @@ def _train(trial: Trial, began: float | None, time_from: float | None, *, resume
     from vitrine.training.fit import fit
     from vitrine.training.resume import resume
 
-    rule, trust = trial.pruning_rule, [*names_of(trial.config), *trial.trust]
+    how: dict[str, Any] = {
+        "began": began,
+        "time_from": time_from,
+        "pruning_rule": trial.pruning_rule,
+        "trust": [*names_of(trial.config), *trial.trust],
+        "claim": claim,
+    }
     if resumes:
-        resume(
-            trial.folder,
-            trial.config,
-            began=began,
-            time_from=time_from,
-            pruning_rule=rule,
-            trust=trust,
-            accept_changed_data=trial.accept_changed_data,
-            claim=claim,
-        )
-        return
-    fit(
-        trial.config,
-        folder=trial.folder,
-        group=trial.folder.parent.name,
-        varies=trial.label,
-        facts=record_facts(trial.config),
-        began=began,
-        time_from=time_from,
-        pruning_rule=rule,
-        trust=trust,
-        claim=claim,
-    )
+        resume(trial.folder, trial.config, accept_changed_data=trial.accept_changed_data, **how)
+    else:
+        group, facts = trial.folder.parent.name, record_facts(trial.config)
+        fit(trial.config, folder=trial.folder, group=group, varies=trial.label, facts=facts, **how)
 
 
 def _record_failure(trial: Trial, error: str, claim: Claim) -> TrialResult:
