@@ -21,11 +21,9 @@ from PIL import Image, ImageOps
 
 from vitrine import compose, fit, load_run
 from vitrine.data.preparation import Preparation
-from vitrine.distributed.hardware import Hardware
 from vitrine.errors import RunError
 from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.brightness import Brightness
-from vitrine.inference.ensemble import strictest
 from vitrine.inference.results import Journal, may_replace
 
 SEEDS = sorted(ROOT.glob("tests/old_runs/sweeps/*position-seed*/position=learned*"))
@@ -564,12 +562,6 @@ def test_the_seeds_of_a_sweep_average_as_an_ensemble(predict, pictures, tmp_path
         given = {row[f"class{suffix}"]: float(row[f"probability{suffix}"]) for suffix in ("", "_2", "_3", "_10")}
         for name, probability in given.items():
             assert probability == pytest.approx(mean[int(row["path"][-9:-4]), int(name)], abs=2e-6)
-
-
-def test_a_model_of_an_ensemble_that_rounds_nothing_is_computed_so_wherever_it_stands():
-    rounding, exact = (Hardware("cuda", 1, precision, "math", "a GPU") for precision in ("bf16-mixed", "32-true"))
-    assert strictest([rounding, exact]) == strictest([exact, rounding]) == exact
-    assert strictest([rounding, rounding]) == rounding
 
 
 def test_runs_with_other_classes_are_no_ensemble(predict, run, pictures, tmp_path):

@@ -5,13 +5,15 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitrine.data.image_csv import LABEL
-from vitrine.distributed.hardware import Hardware
+from vitrine.data.preparation import Preparation
 from vitrine.errors import RunError
 from vitrine.inference.inputs import Listed
 from vitrine.inference.load import LoadedRun
@@ -21,39 +23,34 @@ from vitrine.inference.results import Row
 DIGITS = 7  # of probabilities: more than float32 has
 
 
+@dataclass(frozen=True)
 class Ensemble:
     """Averages the probabilities of models; of a single one, gives its own.
 
-    Args:
+    Attributes:
         predictors: the models, on one device.
         classes: names of their classes.
         top_k: number of classes to give for each picture.
         threshold: least probability of the classes that are given, where ``multi_label``.
         multi_label: whether pictures have several labels.
         features: whether rows have features; for a single model.
-
-    Attributes:
-        preparations: the different ones among those of the models.
     """
 
-    def __init__(
-        self,
-        predictors: Sequence[Predictor],
-        classes: list[str],
-        top_k: int,
-        threshold: float,
-        *,
-        multi_label: bool,
-        features: bool = False,
-    ) -> None:
-        self.predictors = predictors
-        self.classes = classes
-        self.top_k = top_k
-        self.threshold = threshold
-        self.multi_label = multi_label
-        self.features = features
-        self.preparations = list(dict.fromkeys(predictor.preparation for predictor in predictors))
-        self._numbers = {name: number for number, name in enumerate(classes)}
+    predictors: Sequence[Predictor]
+    classes: list[str]
+    top_k: int
+    threshold: float
+    multi_label: bool
+    features: bool = False
+
+    @cached_property
+    def preparations(self) -> list[Preparation]:
+        """The different ones among those of the models."""
+        return list(dict.fromkeys(predictor.preparation for predictor in self.predictors))
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
 
     @property
     def device(self) -> torch.device:
@@ -152,11 +149,6 @@ def same_classes(runs: Sequence[LoadedRun]) -> list[str]:
         problem = "an ensemble needs the same target; target=NAME names one that all have"
         raise RunError(f"{another} answers {other}, {path} {target}; {problem}")
     return first.classes
-
-
-def strictest(models: Sequence[Hardware]) -> Hardware:
-    """Return the hardware whose options suit all models, as they are process-wide: one that rounds nothing, if any."""
-    return min(models, key=lambda hardware: hardware.rounds)
 
 
 def _unread(picture: Listed, error: str) -> Row:

@@ -14,7 +14,7 @@ from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
 from vitrine.inference.brightness import Brightness
-from vitrine.inference.ensemble import Ensemble, same_classes, strictest
+from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.features_file import FeaturesFile
 from vitrine.inference.inputs import Listed, Pictures
 from vitrine.inference.load import LoadedRun, load_run
@@ -68,7 +68,9 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
             notes.print(f"vitrine: {one_line(note)}")
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator, run.transform) for run in runs]
-        stack.enter_context(strictest([predictor.hardware for predictor in predictors]).set_up())
+        # Options of the hardware are process-wide: those of a model that rounds nothing, if there is one.
+        exact_first = sorted((one.hardware for one in predictors), key=lambda hardware: hardware.rounds)
+        stack.enter_context(exact_first[0].set_up())
         images_of = None
         if options.attention is not None:
             images_of = _attention_images(Path(options.attention), pictures, predictors[0])
