@@ -92,9 +92,10 @@ def corrected_single_run(groups: Sequence[Sequence[float]], chosen: float) -> fl
     """
     freedom = sum(len(values) - 1 for values in groups)
     every = [value for values in groups for value in values]
-    if len(every) < 3 or freedom < 2:
+    if freedom < 2:
         return None
-    error = (_squares_within(groups) / freedom) ** 0.5
+    squares = sum((len(values) - 1) * variance(values) for values in groups if len(values) > 1)
+    error = math.sqrt(squares / freedom)
     return corrected_for_selection(every, [error] * len(every), every.index(chosen))
 
 
@@ -138,7 +139,3 @@ def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int
     """
     overrides = [f"like={run}", *trust_overrides(facts), fresh_seeds(seeds, used)]
     return f"{program('train')} -m {shlex.join(overrides)}"
-
-
-def _squares_within(groups: Sequence[Sequence[float]]) -> float:
-    return sum((value - fmean(values)) ** 2 for values in groups for value in values)
