@@ -30,7 +30,7 @@ from vitrine.cli.arguments import errors_in_one_line, make_parser, positive
 from vitrine.cli.tables import print_rows, print_section
 from vitrine.durations import clock
 from vitrine.errors import RunError
-from vitrine.files import check_target, replacing
+from vitrine.files import check_target, naming_failed_write, replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import kept_epochs
 from vitrine.runs.diff import diff_runs
@@ -192,16 +192,17 @@ def export(options: argparse.Namespace) -> None:
     check_target(options.to, kind="table", mark=EXPORT_MARKS[options.to.suffix])
     found = select(options)
     rows = [{name: run.value(name) for name in found.columns} for run in found.entries]
-    try:
-        with replacing(options.to) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            if options.to.suffix == ".json":
-                json.dump(rows, file, indent=2)
-            else:
-                writer = csv.writer(file)
-                lines = [found.columns, *(row.values() for row in rows)]
-                writer.writerows([csv_cell(value) for value in line] for line in lines)
-    except OSError as error:
-        raise RunError(f"cannot write {options.to}: {error.strerror}") from None
+    with (
+        naming_failed_write(options.to),
+        replacing(options.to) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
+        if options.to.suffix == ".json":
+            json.dump(rows, file, indent=2)
+        else:
+            writer = csv.writer(file)
+            lines = [found.columns, *(row.values() for row in rows)]
+            writer.writerows([csv_cell(value) for value in line] for line in lines)
     print(f"{plural(len(rows), 'run')} written to {options.to}")
 
 

@@ -11,8 +11,7 @@ from vitrine.compare.comparison import Comparison, RowSummary, range_of
 from vitrine.compare.costs import FLOPS, PARAMETERS
 from vitrine.compare.findings import BaselineComparison
 from vitrine.compare.table import ConfigurationRow
-from vitrine.errors import RunError
-from vitrine.files import check_target, write_text
+from vitrine.files import check_target, naming_failed_write, write_text
 from vitrine.text import printable, without_formula
 
 MEMORY = ("peak_memory", "peak_gpu_memory")  # bytes, the largest of the row's runs
@@ -31,10 +30,8 @@ def write_csv(compared: Comparison | AcrossComparison, path: Path) -> None:
         RunError: the file cannot be written.
     """
     check_table(path)
-    try:
+    with naming_failed_write(path):
         write_text(path, csv_text(compared))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
 def csv_text(compared: Comparison | AcrossComparison) -> str:

@@ -18,8 +18,8 @@ from vitrine.explain.results import curve_section, prediction_sections
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.section import RunSection
 from vitrine.figure_style import PRINT_DPI, inline_svg, report_boxes, save
-from vitrine.files import refuse_link_out, write_text
-from vitrine.inference.html_page import check_page, script_json, templates_in
+from vitrine.files import refuse_link_out
+from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
 from vitrine.inference.load import load_run
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import images_of
@@ -79,8 +79,7 @@ def write_run_page(
     sections = run_sections(record, trust, data_root=data_root, allow_changed_code=allow_changed_code)
     files = []
     try:
-        page = render(record, sections).encode(errors="backslashreplace").decode()  # a name need not be valid text
-        write_text(path, page)
+        write_page_file(path, render(record, sections))
         report_boxes(_class_names(record, 0), figures, formats)
         for kind in formats:
             figures.mkdir(exist_ok=True)

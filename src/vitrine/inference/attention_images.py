@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrine.data.image_folder import SUFFIXES
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.figure_style import ATTENTION
-from vitrine.files import disk_full, replacing
+from vitrine.files import naming_failed_write, replacing
 from vitrine.inference.predictor import Predictor
 from vitrine.models import VisionTransformer, attended_patches, rollout_problem
 
@@ -70,14 +70,10 @@ class AttentionImages:
             patches = attended_patches(self.model, normalised).float().cpu()
             for index, attended in zip(part.tolist(), patches.numpy(), strict=True):
                 path = self.path_of(paths[index])
-                try:
+                with naming_failed_write(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with replacing(path) as temporary:
                         self.drawn(images[index], attended).save(temporary, format="PNG", pnginfo=mark)
-                except OSError as error:
-                    raise disk_full(error, path) or RunError(
-                        f"cannot write {path}: {error.strerror or error}"
-                    ) from None
 
     def path_of(self, path: str) -> Path:
         """Return where the image of a picture is written.
@@ -94,14 +90,12 @@ class AttentionImages:
         if not self.root and (other := self.pictures.setdefault(image, given)) != given:
             problem = f"{other} and {path} would both have the image {image}; give them to separate commands"
             raise ConfigError([Fault("attention", str(self.folder), problem)])
-        try:
+        with naming_failed_write(image):
             if _is_other_file(image):
                 problem = (
                     f"the image of {path} would replace {image}, which is not an attention map; give another folder"
                 )
                 raise ConfigError([Fault("attention", str(self.folder), problem)])
-        except OSError as error:
-            raise RunError(f"cannot write {image}: {error.strerror or error}") from None
         return image
 
     def drawn(self, image: Tensor, attended: np.ndarray) -> Image.Image:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitrine.files import check_target
+from vitrine.files import check_target, naming_failed_write, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -20,6 +20,16 @@ MARK = b"""<meta name="color-scheme" content="light dark">
 def check_page(path: Path) -> None:
     """Raise RunError for a file that cannot be written, is not named as a page, or exists and holds no page."""
     check_target(path, (".html", ".htm"), "page", MARK)
+
+
+def write_page_file(path: Path, page: str) -> None:
+    """Write a page, atomically; a name in it need not be valid text.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    with naming_failed_write(path):
+        write_text(path, page.encode(errors="backslashreplace").decode())
 
 
 def templates_in(*folders: Path) -> "Environment":

@@ -13,9 +13,7 @@ from vitrine.compare.report.image_panels import Gallery
 from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.table_formats import cells, headings, split_command
-from vitrine.errors import RunError
-from vitrine.files import write_text
-from vitrine.inference.html_page import check_page, script_json, templates_in
+from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
 from vitrine.text import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -50,11 +48,7 @@ def write_report(compared: Comparison, path: Path, sources: Sequence[str]) -> No
         RunError: the file cannot be written.
     """
     check_page(path)
-    try:
-        page = render(compared, sources).encode(errors="backslashreplace").decode()  # a name need not be valid text
-        write_text(path, page)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    write_page_file(path, render(compared, sources))
 
 
 def render(compared: Comparison, sources: Sequence[str]) -> str:

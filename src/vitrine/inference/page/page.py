@@ -22,9 +22,8 @@ from vitrine.config.targets import named_for
 from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
-from vitrine.files import write_text
 from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
-from vitrine.inference.html_page import check_page, script_json, templates_in
+from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
 from vitrine.inference.load import LoadedRun, load_run
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.inference.run_data import test_images
@@ -106,11 +105,7 @@ def write_page(
     samples = sample_images(run, data_root)
     calibration = _calibrated(run, dtype, data_root) if calibrate else None
     temperature = 1.0 if calibration is None else calibration.temperature
-    text = render(run, samples, dtype, temperature)
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    write_page_file(path, render(run, samples, dtype, temperature))
     notes = [samples.problem] if samples.problem else []
     if calibration is not None:
         notes.append(f"temperature {'; '.join(calibration.lines)}")
