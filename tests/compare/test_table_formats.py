@@ -132,9 +132,10 @@ def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
     tested = {each.row: each for each in found.findings.comparisons}
     for line, summary in zip(lines, found.summaries, strict=True):
         shown = cells(found, summary)
-        low, mean, high = (float(line[name]) for name in ("low", "mean", "high"))
+        interval = summary.interval
+        assert [float(line[name]) for name in ("low", "mean", "high")] == [interval.low, interval.mean, interval.high]
         assert (line["metric"], line["seeds"], line["runs"]) == ("test/acc", "3", "3")
-        assert found.metric.interval(mean, low, high) == shown[2]
+        assert found.metric.interval(interval) == shown[2]
         assert [found.metric.number(float(line[name])) for name in ("best", "worst")] == shown[3:5]
         assert int(line["parameters"]) == PARAMETERS.value_of(summary)
         assert int(line["flops_per_image"]) == FLOPS.value_of(summary)

@@ -88,7 +88,7 @@ def best_sentences(
     best = _index_of_best(means, metric)
     row, mean = table.rows[best], means[best]
     runs = plural(mean.count, row.repetitions if row.is_main_effect or row.overlap else "run")
-    value = f"{metric.interval(mean.mean, mean.low, mean.high)}{metric.unit} over {runs}"
+    value = f"{metric.interval(mean)}{metric.unit} over {runs}"
     if len(table.rows) == 1:
         return [f"{metric.title} of {row.label}: {value}"]
     sentences = [f"{metric.best} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.config.metrics import ROUNDING, TITLES, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
@@ -123,13 +124,14 @@ class Metric:
     def _with_unit(self, number: str) -> str:
         return number + (f" point{'' if number == '1' else 's'}" if self.is_accuracy else self.unit)
 
-    def interval(self, mean: float, low: float, high: float) -> str:
+    def interval(self, found: ConfidenceInterval) -> str:
         """Return a mean and its interval without unit: ``98.46 ± 0.07``, or ``99.80 [98.91, 99.97]`` if asymmetric."""
-        if math.isnan(low):
-            return self.number(mean)
-        if math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-12):
-            return f"{self.number(mean)} ± {self.number(high - mean)}"
-        return f"{self.number(mean)} [{self.number(low)}, {self.number(high)}]"
+        mean = self.number(found.mean)
+        if math.isnan(found.low):
+            return mean
+        if found.is_symmetric:
+            return f"{mean} ± {self.number(found.high - found.mean)}"
+        return f"{mean} [{self.number(found.low)}, {self.number(found.high)}]"
 
     def improves(self, difference: float) -> bool:
         """Whether a difference from another value is one for the better."""

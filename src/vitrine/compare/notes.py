@@ -33,8 +33,7 @@ def _about_means(table: Table, means: Sequence[ConfidenceInterval]) -> str:
     if all(math.isnan(mean.low) for mean in means):
         return ""
     text = f"± is half the width of the 95 % confidence interval of the mean over {repetitions_of(table.rows)}"
-    halves = [(mean.high - mean.mean, mean.mean - mean.low) for mean in means if not math.isnan(mean.low)]
-    symmetric = all(math.isclose(above, below, rel_tol=1e-6, abs_tol=1e-12) for above, below in halves)
+    symmetric = all(mean.is_symmetric for mean in means if not math.isnan(mean.low))
     brackets = "" if symmetric else "; where it is not symmetric, brackets hold its bounds"
     return f"{text} (Student's t), not a standard deviation{brackets}"
 

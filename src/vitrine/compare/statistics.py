@@ -68,6 +68,11 @@ class ConfidenceInterval:
     def __str__(self) -> str:
         return f"{self.mean:.4f}" if math.isnan(self.half_width) else f"{self.mean:.4f} ± {self.half_width:.4f}"
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the mean is in the middle; false without an interval."""
+        return math.isclose(self.high - self.mean, self.mean - self.low, rel_tol=1e-6, abs_tol=1e-12)
+
 
 @dataclass(frozen=True)
 class Difference:

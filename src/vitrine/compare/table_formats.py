@@ -72,7 +72,7 @@ def cells(compared: Comparison, summary: RowSummary) -> list[str]:
     """Return a row's cells, one per heading."""
     metric, mean = compared.metric, summary.interval
     values = [one_line(summary.row.values[name]) for name in compared.table.columns] or [summary.row.label]
-    values += [str(mean.count), metric.interval(mean.mean, mean.low, mean.high)]
+    values += [str(mean.count), metric.interval(mean)]
     values += [metric.number(summary.best), metric.number(summary.worst)]
     if compared.findings.comparisons:
         values += _difference_cells(compared, compared.findings.comparison_of(summary.row))
@@ -98,7 +98,7 @@ def across_cells(across: AcrossComparison, row: AcrossRow) -> list[TableCell]:
     for value in across.comparisons:
         summary = row.summaries.get(value)
         mean = None if summary is None else summary.interval
-        text = MISSING if mean is None else across.metric.interval(mean.mean, mean.low, mean.high)
+        text = MISSING if mean is None else across.metric.interval(mean)
         mark = MARKS.get(across.verdict(row, value), "")
         found.append(TableCell(f"{mark} {text}".lstrip(), bold=across.may_be_best(row, value)))
     return found

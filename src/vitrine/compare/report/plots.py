@@ -3,7 +3,6 @@
 ``meta`` of a trace names its row, so that the page can hide a row in all plots at once.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from vitrine.compare.report.style import (
     RowStyles,
     escape,
     five_digits,
-    format_interval,
     lines,
 )
 from vitrine.figure_style import COLOURS, shorten
@@ -216,7 +214,8 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
         }
         numbers = [[column, "seeds", metric.title]]
         numbers += [
-            [name, str(summary.interval.count), format_interval(summary.interval, metric)] for name, summary in levels
+            [name, str(summary.interval.count), metric.interval(summary.interval) + metric.unit]
+            for name, summary in levels
         ]
         caption = f"From {styles.value(low[0])} to {styles.value(high[0])}: {size}."
         if not effect.is_balanced:
@@ -227,13 +226,8 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
 
 def error_bars(summaries: Sequence[RowSummary], metric: Metric) -> dict[str, Any]:
     """Return the intervals of means as plotly's error bars, which reach upwards and downwards from the mean."""
-    lengths = error_lengths([summary.interval for summary in summaries], metric)
-    below, above = ([_finite(length) for length in side] for side in lengths.tolist())
+    below, above = error_lengths([summary.interval for summary in summaries], metric)
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def sort_key(value: str) -> float:

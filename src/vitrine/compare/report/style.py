@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison
-from vitrine.compare.metric import Metric
-from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow
 from vitrine.figure_style import COLOURS, shorten
 
@@ -115,11 +113,6 @@ def _classes_of_parts(rows: Sequence[ConfigurationRow]) -> dict[str, str]:
 def escape(text: str) -> str:
     """Escape a text for Plotly's markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def format_interval(interval: ConfidenceInterval, metric: Metric) -> str:
-    """Return a mean with its interval and unit: ``98.46 ± 0.07 %``."""
-    return f"{metric.interval(interval.mean, interval.low, interval.high)}{metric.unit}"
 
 
 def five_digits(values: np.ndarray) -> list[float]:
