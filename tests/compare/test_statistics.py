@@ -119,11 +119,7 @@ def test_equal_runs_do_not_differ_and_values_without_variance_are_not_tested():
 def test_holms_correction():
     # R's p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm").
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    with_gap = holm([0.01, math.nan, 0.03])
-    assert with_gap[0::2] == pytest.approx([0.02, 0.03])
-    assert math.isnan(with_gap[1])
     assert holm([]) == []
-    assert math.isnan(*holm([math.nan]))
 
 
 def test_mcnemars_exact_test():
@@ -147,10 +143,7 @@ def test_effect_sizes_corrections_and_exact_tests_are_those_of_statsmodels(seed)
     error = CompareMeans(DescrStatsW(x), DescrStatsW(y)).std_meandiff_pooledvar
     assert found.sd == pytest.approx(error / math.sqrt(1 / len(x) + 1 / len(y)), rel=1e-12)
     ps = rng.random(10) ** 3
-    ps[rng.random(10) < 0.2] = math.nan
-    corrected = np.array(holm(ps))
-    assert np.isnan(corrected).tolist() == np.isnan(ps).tolist()
-    assert corrected[~np.isnan(ps)] == pytest.approx(multipletests(ps[~np.isnan(ps)], method="holm")[1], rel=1e-12)
+    assert holm(ps) == pytest.approx(multipletests(ps, method="holm")[1], rel=1e-12)
     one, other = rng.random((2, 60)) < 0.8
     table = [[(one & other).sum(), (one & ~other).sum()], [(~one & other).sum(), (~one & ~other).sum()]]
     assert mcnemar(one, other)[2] == pytest.approx(statsmodels_mcnemar(table, exact=True).pvalue, rel=1e-12)

@@ -11,14 +11,10 @@ from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected for multiple comparisons (Holm, 1979).
-
-    NaN stands for a comparison without a test: it stays NaN, and does not count.
-    """
-    corrected = np.full(len(ps), math.nan)
-    order = np.argsort(ps)[: np.count_nonzero(~np.isnan(ps))]
-    tested = np.array(ps)[order]
-    corrected[order] = np.minimum(1, np.maximum.accumulate(tested * np.arange(len(tested), 0, -1)))
+    """Return p-values corrected for multiple comparisons (Holm, 1979)."""
+    order = np.argsort(ps)
+    corrected = np.empty(len(ps))
+    corrected[order] = np.minimum(1, np.maximum.accumulate(np.array(ps)[order] * np.arange(len(ps), 0, -1)))
     return [float(p) for p in corrected]
 
 
