@@ -155,15 +155,7 @@ def print_trials(sweep: SweepSummary) -> None:
     """
     if sweep.problem:
         raise RunError(sweep.problem)
-    keys = [escape(one_line(key)) for key in sweep.keys]
-    table = Table(*keys, sweep.metric, "seconds", "status", box=None, pad_edge=False)
-    for varies, result in zip(sweep.varies, sweep.results, strict=True):
-        value = format_metric(result.metrics[sweep.metric]) if sweep.metric in result.metrics else ""
-        status = f"{result.status}: {result.error}" if result.error else result.status
-        table.add_row(
-            *varying_cells(sweep.keys, varies), value, format_seconds(result.seconds), escape(one_line(status))
-        )
-    print_table(table)
+    print_table(_table_of_trials(sweep.keys, sweep.metric, sweep.varies, sweep.results, with_errors=True))
     if sweep.findings is None:
         _print_best(sweep.common, sweep.varies, sweep.results, sweep.metric)
     if sweep.findings:
@@ -179,11 +171,11 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     Of more than ``LONGEST`` trials, it prints the means of the best configurations, and the command that lists all.
     """
     print()
+    varies = [trial.varies for trial in sweep.trials]
     if len(sweep.trials) <= LONGEST:
-        print_table(_table_of_trials(sweep, results))
+        print_table(_table_of_trials(sweep.keys, METRIC, varies, results))
     else:
         _print_configurations(sweep, results)
-    varies = [trial.varies for trial in sweep.trials]
     _print_best(sweep.shared, varies, results, METRIC)
     print_location(sweep)
     _warn_of_mixtures(varies, results)
@@ -213,12 +205,20 @@ def _by_data_set(
     return list(found.values())
 
 
-def _table_of_trials(sweep: Sweep, results: Sequence[TrialResult]) -> Table:
-    table = trial_table(sweep.keys, [METRIC, "seconds"], ["status"])
-    for trial, result in zip(sweep.trials, results, strict=True):
-        value = f"{result.metrics[METRIC]:.4f}" if METRIC in result.metrics else ""
-        status = Text(result.status, COLOURS.get(result.status, ""))
-        table.add_row(*varying_cells(sweep.keys, trial.varies), value, format_seconds(result.seconds), status)
+def _table_of_trials(
+    keys: Sequence[str],
+    metric: str,
+    varies: Sequence[dict[str, str]],
+    results: Sequence[TrialResult],
+    *,
+    with_errors: bool = False,
+) -> Table:
+    table = trial_table(keys, [metric, "seconds"], ["status"])
+    for overrides, result in zip(varies, results, strict=True):
+        value = format_metric(result.metrics[metric]) if metric in result.metrics else ""
+        shown = f"{result.status}: {result.error}" if with_errors and result.error else result.status
+        status = Text(one_line(shown), COLOURS.get(result.status, ""))
+        table.add_row(*varying_cells(keys, overrides), value, format_seconds(result.seconds), status)
     return table
 
 
