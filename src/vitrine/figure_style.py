@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
 
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import Colormap, LinearSegmentedColormap, to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.image import AxesImage
@@ -132,6 +132,11 @@ def blues() -> Colormap:
     """Return transparent to blue, on which text in the page's colour can be read in light and dark."""
     blue = to_rgb("#1f6aa5")
     return LinearSegmentedColormap.from_list("blues", [(*blue, 0.0), (*blue, 0.75)])
+
+
+def hex_colours(scale: str, count: int) -> list[str]:
+    """Return ``count`` colours of one of matplotlib's scales, in equal steps from its first to its last."""
+    return [to_hex(colormaps[scale](step / (count - 1))) for step in range(count)]
 
 
 def text_width(text: str) -> int:

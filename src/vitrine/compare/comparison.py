@@ -164,7 +164,7 @@ def compare(
     comparable = with_common_groups(predictions) if _have_equal_labels(finished) and not unequal else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
     sweeps = sweeps_of(table)
-    growth = Growth.of(table, sweeps, decided=decision is not None)
+    growth = Growth.of(table, sweeps) if decision is None else None  # a decision allows for looks
     found = findings(
         table,
         chosen,

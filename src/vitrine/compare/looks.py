@@ -36,19 +36,16 @@ class Growth:
     rows: dict[str, str]
 
     @classmethod
-    def of(cls, table: Table, sweeps: "Sequence[ComparedSweep]", *, decided: bool = False) -> "Growth | None":
+    def of(cls, table: Table, sweeps: "Sequence[ComparedSweep]") -> "Growth | None":
         """Compare a table with the first look at each of its sweeps that it has outgrown; ``None`` if there is none.
 
         Args:
             table: the rows.
             sweeps: those of its runs.
-            decided: the table is of a sweep that decides alone, and read with its decision, which allows for looks.
 
         Raises:
             RunError: looks.json is damaged.
         """
-        if decided:
-            return None
         rows = {row.label: UNTIL_DECIDED for row in table.rows if any(map(_was_to_decide, row.runs.values()))}
         for sweep in sweeps:
             if sweep.decides:

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
 from torch import Tensor
 
 from vitrine.explain.observed import Observed
-from vitrine.figure_style import ATTENTION, LIKENESS
+from vitrine.figure_style import ATTENTION, LIKENESS, hex_colours
 
 BUDGET = 2_400_000  # bytes of all images, before base64
 WANTED = 3  # images with every detail; for fewer, details are left out
@@ -68,12 +66,8 @@ def packed(
         "patches": patches,
         "detail": detail,
         "images": images,
-        "colours": {name: _colours(scale) for name, scale in scales.items()},
+        "colours": {name: hex_colours(scale, 16) for name, scale in scales.items()},
     }
-
-
-def _colours(scale: str) -> list[str]:
-    return [to_hex(colormaps[scale](step / 15)) for step in range(16)]
 
 
 def _shares(values: Tensor) -> str:

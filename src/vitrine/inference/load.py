@@ -17,7 +17,7 @@ from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.inference.predictor import Prediction, Predictor
+from vitrine.inference.predictor import BATCH, Prediction, Predictor
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import checkpoint_of
@@ -25,7 +25,6 @@ from vitrine.runs.predictions import check_predictions, read_predictions
 from vitrine.text import did_you_mean, listed, nearest, nfc, plural, printable
 from vitrine.training.weights import trained_model
 
-BATCH = 256  # pictures that are computed together
 P = TypeVar("P", bound=Picture)  # a list[str] is no list[Picture]
 
 

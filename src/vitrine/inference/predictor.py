@@ -15,7 +15,7 @@ from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
 from vitrine.models import VisionTransformer
 
-BATCH = 256  # images of a split that are read at a time
+BATCH = 256  # images that are computed together
 
 
 @dataclass(frozen=True, eq=False)

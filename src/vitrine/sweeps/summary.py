@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from vitrine.compare.left_out import DATA
 from vitrine.config.sweep import OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -35,7 +36,7 @@ from vitrine.text import did_you_mean, listed, nearest, one_line, plural, print_
 LONGEST = 100  # rows of a table that ends a sweep: more hide what comes before it, and take a second per thousand
 DIVERGED = "diverged; only rerun=true or other code tries them again"
 
-DATA_KEYS = ("data", "data.name", "data.root", "data.targets", "data.multi_label")  # choose images and labels
+DATA_KEYS = ("data", *DATA)  # choose images and labels
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.load import LoadedRun
+from vitrine.inference.predictor import BATCH
 from vitrine.inference.run_data import validation_images
 from vitrine.text import listed
 from vitrine.training.metrics import QUANTILE
@@ -23,7 +24,6 @@ Computation = Callable[[Tensor], Outputs]
 BATCHES = (1, 2, 7, 64)
 LATENCY_BATCHES = (1, 64)
 ROUNDS, LATENCY_SECONDS = 25, 3.0  # per batch size: at most this many rounds, in at most this time
-VALIDATION_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def accuracy_cost(
     multi_label = run.config.data.multi_label
     predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
     labels = []
-    for pictures, truth in validation.batches(torch.arange(len(validation)).split(VALIDATION_BATCH)):
+    for pictures, truth in validation.batches(torch.arange(len(validation)).split(BATCH)):
         for model, own in zip((exported, pytorch), predictions, strict=True):
             given = each_output(model(pictures))[0]
             own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))

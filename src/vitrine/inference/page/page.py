@@ -22,6 +22,7 @@ from vitrine.config.targets import named_for
 from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
+from vitrine.figure_style import ATTENTION, hex_colours
 from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
 from vitrine.inference.load import LoadedRun, load_run
@@ -148,7 +149,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.
             {"source": source, "label": int(label), "name": run.classes[label]}
             for source, label in zip(sources(samples.pixels), samples.labels, strict=True)
         ],
-        config=script_json({"model": described, "classes": run.classes, "heat": _heat_colours()}),
+        config=script_json({"model": described, "classes": run.classes, "heat": hex_colours(ATTENTION, 9)}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         script=(FOLDER / "page.js").read_text(encoding="utf-8"),
@@ -252,11 +253,3 @@ def _webp(image: Image.Image, **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "WEBP", **options)
     return stream.getvalue()
-
-
-def _heat_colours() -> list[str]:
-    """Nine colours from black to light yellow, in equal steps of lightness, also for the colour-blind."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return [to_hex(colormaps["inferno"](step / 8)) for step in range(9)]
