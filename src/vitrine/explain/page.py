@@ -122,11 +122,10 @@ def run_sections(
 def render(record: RunRecord, sections: Sequence[RunSection]) -> str:
     """Return the page as HTML."""
     now = datetime.now()
-    environment = templates_in(FOLDER, TEMPLATES)
     drawn = [one for section in sections for one in section.figures]
     explorer = next((section.explorer for section in sections if section.explorer is not None), None)
-    scripts = ["theme.js", *(["explorer.js"] if explorer else [])]
-    return environment.get_template("run.html.j2").render(
+    template = templates_in(FOLDER, TEMPLATES).get_template("run.html.j2")
+    return template.render(
         title=record.name,
         made=f"{now.day} {now:%B %Y, %H:%M}",
         facts=_facts(record),
@@ -135,8 +134,6 @@ def render(record: RunRecord, sections: Sequence[RunSection]) -> str:
         drawings={one.key: inline_svg(one.figure, one.key, one.alt) for one in drawn},
         explorer=explorer,
         data=script_json(explorer),
-        css=[(TEMPLATES / "report.css").read_text(encoding="utf-8"), (FOLDER / "run.css").read_text(encoding="utf-8")],
-        scripts=[environment.loader.get_source(environment, name)[0] for name in scripts],  # type: ignore[union-attr]
     )
 
 

@@ -12,6 +12,7 @@ from vitrine.files import check_target, naming_failed_write, write_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+THEME = Path(__file__).parent / "theme"  # colours of pages, light and dark, and the button that switches them
 # In the head of every page since the first: only a file that has it is replaced by another page.
 MARK = b"""<meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'"""
@@ -33,10 +34,10 @@ def write_page_file(path: Path, page: str) -> None:
 
 
 def templates_in(*folders: Path) -> "Environment":
-    """The templates in ``folders``: what they show is escaped, and an unknown name is an error."""
+    """The templates in ``folders``, and the theme: what they show is escaped, and an unknown name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(folders)
+    loader = FileSystemLoader([*folders, THEME])
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 

@@ -76,8 +76,6 @@ def render(compared: Comparison, sources: Sequence[str]) -> str:
         sections=parts,
         commands=_commands(compared),
         plots=script_json(_by_key(parts)),
-        css=[(TEMPLATES / "report.css").read_text(encoding="utf-8")],
-        scripts=[(TEMPLATES / name).read_text(encoding="utf-8") for name in ("theme.js", "report.js")],
         plotly=get_plotlyjs(),
     )
 

@@ -386,18 +386,5 @@ for (const button of document.querySelectorAll("#samples button")) button.addEve
   askAbout({ sample: pixelsOf(image, image.naturalWidth, image.naturalHeight) }, Number(button.dataset.label));
 });
 
-// Light and dark ------------------------------------------------------------------------------------------------------
-
-const darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
-const root = document.documentElement;
-const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
-const showTheme = () => byId("theme").setAttribute("aria-pressed", String(isDark()));
-byId("theme").addEventListener("click", () => {
-  root.dataset.theme = isDark() ? "light" : "dark";
-  showTheme();
-});
-darkSystem.addEventListener("change", showTheme);
-showTheme();
-
 showView();
 document.querySelector("#samples button")?.click(); // something at once

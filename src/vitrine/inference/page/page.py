@@ -152,8 +152,6 @@ def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.
         config=script_json({"model": described, "classes": run.classes, "heat": hex_colours(ATTENTION, 9)}),
         weights=encode(weights_of(model), dtype),
         worker="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
-        css=(FOLDER / "page.css").read_text(encoding="utf-8"),
     )
 
 
