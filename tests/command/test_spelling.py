@@ -4,11 +4,8 @@ import pytest
 from helpers.searching import search
 
 from vitrine.command.compose import points
-from vitrine.command.spelling import respelled_values
-from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError
-from vitrine.runs import RunRecord
-from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, record_facts
+from vitrine.sweeps.fingerprint import fingerprint
 from vitrine.sweeps.sweep import Sweep
 
 
@@ -34,29 +31,9 @@ def test_values_have_one_spelling(typed, key, values):
     assert [point.varies for point in made(typed)] == [{key: value} for value in values]
 
 
-@pytest.mark.parametrize(("status", "found"), [("finished", True), ("interrupted", False)])
-def test_a_step_of_a_range_is_the_number_that_is_shown(tmp_path, status, found):
-    """An earlier version did not round, and a run is resumed with the number that it has."""
+def test_a_step_of_a_range_is_the_number_that_is_shown():
     third = made("optimizer.lr=range(0.1,0.5,0.1)")[2]
     assert fingerprint(third.config.run) == fingerprint(made("optimizer.lr=0.3", multirun=False)[0].config.run)
-    old = RunRecord(tmp_path / "optimizer.lr-0.30000000000000004_055eb61c")
-    (before,) = made("optimizer.lr=0.30000000000000004", multirun=False)
-    old.path.mkdir()
-    old.write_config(to_plain(before.config.run))
-    old.update(varies="optimizer.lr=0.30000000000000004", status=status, **record_facts(before.config.run))
-    assert (TrialFolders(tmp_path).find(third.config.run, third.varies) == old.path) is found
-
-
-@pytest.mark.parametrize(
-    ("stored", "values"),
-    [
-        ("0.1,0.30000000000000004,0.7999999999999999", "0.1,0.3,0.8"),
-        ("1.0,1e-1,.1,0.1234567890123456", "1,0.1,0.1234567890123456"),
-        ("auto,null", "auto,null"),
-    ],
-)
-def test_stored_values_are_those_that_are_now_typed(stored, values):
-    assert respelled_values("optimizer.lr", stored.split(",")) == values.split(",")
 
 
 def test_a_sweep_and_a_search_are_found_by_any_spelling(tmp_path):

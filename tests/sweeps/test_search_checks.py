@@ -14,7 +14,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.fingerprint import record_facts
 from vitrine.sweeps.search import plan_search
-from vitrine.sweeps.search_checks import asked_in
+from vitrine.sweeps.search_checks import check_owner
 from vitrine.sweeps.study import MAX_JOURNAL, open_study, set_user_attrs, user_attrs
 
 RANDOM = [*TWO, "sweep.sampler=random"]
@@ -102,20 +102,10 @@ def test_a_file_that_is_no_journal_of_a_search_is_left_as_it_is(tmp_path, place,
     assert journal.read_text() == other.read_text() == content
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{}, 3, {"fixed": 3, "space": {}}, {"fixed": [3], "space": {}}, {"fixed": [], "space": 3}]
-    + [{"fixed": [], "space": {"optimizer.lr": values}} for values in ([3], [[]], [None])],
-)
-def test_a_damaged_search_beside_a_new_one_is_passed_over(tmp_path, asked):
-    (point,) = points("train", [f"paths.output_dir={tmp_path}", *RANDOM, "sweep.n_trials=1"], multirun=True)
-    own = plan_search(point).folder
-    other = own.with_name(f"{own.name[:-8]}12345678")
-    other.mkdir(parents=True)
-    open_study(other, ["val/acc"]).set_user_attr("asked", asked)
-    with pytest.raises(RunError, match=f"cannot read {other}/study.journal"):
-        asked_in(other)
-    assert plan_search(point).folder == own
+def test_a_search_that_does_not_say_what_it_searched_is_refused(tmp_path):
+    open_study(tmp_path, ["val/acc"]).set_user_attr("asked", 3)
+    with pytest.raises(RunError, match=f"cannot read {tmp_path}/study.journal"):
+        check_owner(tmp_path, {})
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"op_code":2,"study_id":0,"user_attr":3}'])

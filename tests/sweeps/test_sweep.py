@@ -29,7 +29,6 @@ from vitrine.sweeps.sweep import (
     best_configuration,
     check_folder,
     ranked_configurations,
-    read_sweep,
 )
 from vitrine.sweeps.trial import TrialResult
 
@@ -60,41 +59,13 @@ def test_the_best_configuration_is_the_first_of_the_ranking():
     assert best_configuration(varies, results) == replace(ranked[0], left_out=1)
 
 
-def test_numbers_spelled_otherwise_in_a_later_session_are_one_configuration(tmp_path):
-    """A sweep.json of an earlier version has them as they were typed, and ``++``."""
-    trials = [
-        {"folder": "a", "varies": {"++optimizer.lr": "1.0", "++data.fold": "0"}},
-        {"folder": "b", "varies": {"optimizer.lr": "1", "data.fold": "1"}},
-        {"folder": "c", "varies": {"optimizer.lr": "2", "data.fold": "0"}},
-        {"folder": "d", "varies": {"optimizer.lr": "2", "data.fold": "1"}},
-    ]
-    common = ["model=vit_nano", "++seed=3", "++optimizer.weight_decay=0.0"]
-    values = {"format": 1, "metric": "val/acc", "common": common, "keys": ["++optimizer.lr", "data.fold"]}
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "sweep.json").write_text(json.dumps(values | {"trials": trials}))
-    (summary,) = find_sweeps(tmp_path)
-    results = [TrialResult("finished", {"val/acc": accuracy}) for accuracy in (0.9, 0.8, 0.7, 0.9)]
-    best = best_configuration(summary.varies, results)
-    assert (best.label, best.count, best.left_out) == ("optimizer.lr=1", 2, 0)
-    assert summary.keys == ["optimizer.lr", "data.fold"]
-    command = best.on_fresh_seeds(read_sweep(tmp_path / "mine")["common"], [3])
-    assert command.endswith("-m model=vit_nano optimizer.weight_decay=0 optimizer.lr=1 seed=4,5,6")
-
-
-def test_a_sweep_of_another_spelling_is_found_and_continued(tmp_path):
-    """In earlier versions, the typed spelling of a number was part of a sweep's name."""
-    overrides = ["model=vit_nano", "seed=0,1"]
-    before = grid(tmp_path, *overrides, "optimizer.weight_decay=0")
-    old = before.folder.with_name(f"{before.folder.name[:-8]}12345678")
-    before = replace(before, folder=old, own_name=old.name, common=[*before.common[:-1], "optimizer.weight_decay=0.0"])
-    before.write(before.results(), {})
-    (old / "locks").rename(tmp_path / "locks")
-    for given in ("0", "0.0", "0e-3"):
-        assert grid(tmp_path, *overrides, f"optimizer.weight_decay={given}").folder == old
-    assert grid(tmp_path, *overrides, "optimizer.weight_decay=0.1").folder != old
-    assert grid(tmp_path, *overrides[:1], "seed=0", "position=rope,none", "optimizer.weight_decay=0").folder != old
-    with pytest.raises(RunError, match="holds another sweep"):
-        grid(tmp_path, *overrides, "optimizer.weight_decay=0.1", f"sweep.name={old.name}")
+def test_the_name_of_another_sweep_is_refused(tmp_path):
+    named = ["model=vit_nano", "seed=0,1", "sweep.name=mine"]
+    sweep = grid(tmp_path, *named, "optimizer.weight_decay=0")
+    sweep.write(sweep.results(), {})
+    assert grid(tmp_path, *named, "optimizer.weight_decay=0.0").folder == sweep.folder
+    with pytest.raises(RunError, match="mine holds another sweep"):
+        grid(tmp_path, *named, "optimizer.weight_decay=0.1")
 
 
 def test_trials_of_earlier_commands_keep_their_places(tmp_path):
@@ -114,16 +85,6 @@ def test_trials_of_earlier_commands_keep_their_places(tmp_path):
     path.write_text(path.read_text().replace(learned.folder.name, "of-another-default"))
     assert write(none, rope, learned) == ["learned", "rope", "none"]
     assert "of-another-default" not in path.read_text()
-
-
-def test_a_damaged_sweep_beside_a_new_one_is_passed_over(tmp_path):
-    own = grid(tmp_path, "depth=2", "seed=0,1").folder
-    other = own.with_name(f"{own.name[:-8]}12345678")
-    other.mkdir(parents=True)
-    varies = [{"varies": None}, {"varies": {"optimizer.lr": None}}]
-    for damage in ({"common": None}, {"keys": None}, {"trials": None}, {"trials": [None]}, {"trials": varies}):
-        (other / "sweep.json").write_text(json.dumps({"format": 1, "own_name": "another", "keys": ["seed"]} | damage))
-        assert grid(tmp_path, "depth=2", "seed=0,1").folder == own
 
 
 def test_the_command_of_the_best_configuration_is_one_of_a_single_run():

@@ -1,27 +1,20 @@
 """The canonical spelling of an override: trials and sweeps are named, recognised and distinguished by it."""
 
-import math
-from collections.abc import Iterable
 from typing import get_origin
 
 from hydra.core.override_parser.types import Override, ParsedElementType, Quote, QuotedString, RangeSweep, Transformer
 
 from vitrine.command.user_parts import is_option
-from vitrine.config.fields import as_float
 from vitrine.config.keys import kind
 from vitrine.config.sweep import TrainCommand, one_spelling
 
 
 def key_of(override: Override) -> str:
-    """Return the key or group of an override, as :func:`_plain_key` spells it."""
-    return _plain_key(override.get_key_element())
-
-
-def _plain_key(key: str) -> str:
-    """Return a key or group without the ``++`` that forces what is there anyway.
+    """Return the key or group of an override, without the ``++`` that forces what is there anyway.
 
     Only a dict, ``sweep.space``, needs it: it has no entries to begin with.
     """
+    key = override.get_key_element()
     name = key.lstrip("+")
     forces_nothing = key.startswith("++") and get_origin(kind(TrainCommand, name)) is not dict
     return name if forces_nothing or is_option(name) else key
@@ -53,28 +46,3 @@ def _text(value: ParsedElementType) -> str:
 def spelled(override: Override) -> str:
     """Return an override with a single value."""
     return f"{key_of(override)}={spelled_values(override)[0]}"
-
-
-def respelled(text: str) -> str:
-    """Return an override that an earlier version has stored.
-
-    Its text is not parsed: a search stores it without the quotes that its spaces and commas need.
-    """
-    key, equals, value = text.partition("=")
-    return f"{_plain_key(key)}{equals}{one_spelling(key.lstrip('+'), value)}"
-
-
-def respelled_values(key: str, texts: Iterable[str]) -> list[str]:
-    """Return the values of a search's list that an earlier version has stored.
-
-    It did not round steps of a range, and kept values that are equal: ``0,0.0``.
-    """
-    return list(dict.fromkeys(one_spelling(key, _rounded_step(text)) for text in texts))
-
-
-def _rounded_step(text: str) -> str:
-    """Return ``0.3`` for ``0.30000000000000004``; a number that the user typed with as many digits is kept."""
-    if not isinstance(value := as_float(text), float):
-        return text
-    rounded = f"{value:.12g}"
-    return rounded if value != float(rounded) and math.isclose(value, float(rounded), rel_tol=1e-14) else text

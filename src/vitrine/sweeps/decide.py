@@ -5,18 +5,15 @@ is decided is dropped. Its plan is announced in sweep.json before the first run.
 interruption, the decision follows again from the run folders.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitrine.command.compose import Point, Variants
 from vitrine.command.multirun import name_of_sweep, varying_keys
 from vitrine.compare.caveats import best_epoch_caveat
-from vitrine.compare.load import parse_overrides
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
@@ -33,7 +30,7 @@ from vitrine.sweeps.divergence import forget_outdated
 from vitrine.sweeps.fingerprint import TrialFolders, fingerprint, sweep_name
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.summary import print_failures, print_location
-from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of, is_same_sweep, read_sweep
+from vitrine.sweeps.sweep import DECIDES, Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.text import listed, plural
 
@@ -224,11 +221,10 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     _check_distinct(points)
     _check_images(points)
     own_name = sweep_name(*name_of_sweep(points), command.data.name, DECIDES)
-    is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name, decides=True)
-    folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
+    folder, known = folder_of(points[0], own_name)
     decision = _new_decision(points)
     if known:
-        if known.get("decision") is None or not is_same(known):
+        if known.get("decision") is None or known.get("own_name", own_name) != own_name:
             raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
         _check_announced(known["decision"], _plan_of(decision, Metric(command.sweep.metric)))
     varying = [*keys, "seed"]
@@ -357,7 +353,7 @@ def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
 
 
 def _check_announced(announced: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-    changed = [name for name, value in plan.items() if _comparable(announced.get(name)) != _comparable(value)]
+    changed = [name for name, value in plan.items() if _unordered(announced.get(name)) != _unordered(value)]
     if changed:
         hint = "verdicts hold only for what was announced before the first run; rerun=true starts over in a new folder"
         names = {"arms": "configurations", "baseline": "baseline", "rule": "the rule of this version of vitrine"}
@@ -368,10 +364,9 @@ def _check_announced(announced: Mapping[str, Any], plan: Mapping[str, Any]) -> N
         raise ConfigError(faults)
 
 
-def _comparable(value: Any) -> str:
-    """An entry of a plan in which neither the order nor the spelling of overrides counts, nor the order of arms."""
-    arms = value if isinstance(value, list) else [value]
-    return json.dumps(sorted(arm_of(parse_overrides("", arm)) if "=" in str(arm) else json.dumps(arm) for arm in arms))
+def _unordered(value: Any) -> Any:
+    """An entry of a plan in which the order of arms does not count."""
+    return sorted(map(str, value)) if isinstance(value, list) else value
 
 
 def _plain(look: Look) -> dict[str, Any]:

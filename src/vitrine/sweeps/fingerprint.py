@@ -13,7 +13,6 @@ with those of the current version.
 import hashlib
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -166,9 +165,6 @@ class TrialFolders:
             try:
                 finished = record.facts.get("status") == "finished"
                 found.append((finished, recorded_fingerprint(record), record.path))
-                if finished and re.search(r"\.\d{13}", varies := str(record.facts.get("varies"))):
-                    identity = _fingerprint(_rounded(record.config, varies), _stored_sources(record))
-                    found.append((finished, identity, record.path))
             except RunError:
                 continue  # a damaged folder: the trial starts over
         for _, identity, folder in sorted(found):
@@ -213,16 +209,6 @@ def _fingerprint(values: Mapping[str, Any], sources: Mapping[str, str]) -> str:
         if found.get(key) and Path(str(found[key])).exists():  # the same folder, from whichever directory it was typed
             found[key] = str(Path(str(found[key])).absolute())
     return _hash([VERSION, found, dict(sources)] if sources else [VERSION, found])[:16]
-
-
-def _rounded(value: Any, varies: str) -> Any:
-    """Return a configuration with its varying numbers rounded, as those of a range now are (command/spelling.py).
-
-    For finished runs only: a resumed run keeps its number.
-    """
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner, varies) for key, inner in value.items()}
-    return float(f"{value:.12g}") if isinstance(value, float) and f"={value}" in varies else value
 
 
 def _sources(config: TrainConfig) -> dict[str, str]:

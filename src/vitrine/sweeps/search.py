@@ -33,7 +33,7 @@ from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.locks import held
 from vitrine.sweeps.pruner import Pruner
 from vitrine.sweeps.queue import TrialQueue
-from vitrine.sweeps.search_checks import asked_in, check_configurations, check_owner, check_trial, in_the_spelling_of
+from vitrine.sweeps.search_checks import check_configurations, check_owner, check_trial
 from vitrine.sweeps.study import distribution, importance, make_sampler, open_study, set_user_attrs
 from vitrine.sweeps.sweep import Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
@@ -60,6 +60,7 @@ class Search(TrialQueue):
         super().__init__(force=command.force)
         self.sweep, self.command, self.settings = sweep, command, command.sweep
         self.n_trials = _count_trials(command.sweep, point.space)
+        self.space = point.space
         self._variants = Variants(point.overrides)
         self._folders = TrialFolders(sweep.folder)
         self._runs: dict[int, list[Trial]] = {}  # of each trial of the study
@@ -74,7 +75,6 @@ class Search(TrialQueue):
             self.study = open_study(sweep.folder, self.settings.metrics)
             if "asked" not in self.study.user_attrs:
                 self.study.set_user_attr("asked", _identity(point))
-            self.space = in_the_spelling_of(self.study.user_attrs["asked"]["space"], point.space)
             self._load_runs()
             self._retry_failed()
             self._update()
@@ -349,7 +349,7 @@ def plan_search(point: Point) -> Sweep:
     command: TrainCommand = point.config
     settings, identity = command.sweep, _identity(point)
     name = sweep_name(point.overrides, list(point.space), command.data.name, identity)
-    folder, _ = folder_of(point, name, lambda path: asked_in(path) == identity)
+    folder, _ = folder_of(point, name)
     check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats

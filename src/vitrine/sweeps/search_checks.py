@@ -7,8 +7,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from vitrine.command.space import Interval, Space, includes
-from vitrine.command.spelling import respelled, respelled_values
+from vitrine.command.space import Space, includes
 from vitrine.config import TrainConfig
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
@@ -36,29 +35,15 @@ def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
 
 
 def asked_in(folder: Path) -> dict[str, Any]:
-    """What the search in a folder was begun with, in the spelling of this version; nothing if none was.
+    """What the search in a folder was begun with; nothing if none was.
 
     Raises:
         RunError: the study is missing or damaged.
     """
-    asked = user_attrs(folder).get("asked")
-    if asked is None:
-        return {}
-    try:
-        space = {
-            key: respelled_values(key, values) if isinstance(values, list) else values
-            for key, values in asked["space"].items()
-        }
-        return {**asked, "fixed": sorted(map(respelled, asked["fixed"])), "space": space}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise unreadable(folder / "study.journal", error) from None
-
-
-def in_the_spelling_of(asked: Mapping[str, Any], space: Space) -> Space:
-    """Return a search's space with lists of values as they were ``asked`` for at first: Optuna lets none change."""
-    return {
-        key: values if isinstance(values, Interval) else tuple(asked.get(key, values)) for key, values in space.items()
-    }
+    asked = user_attrs(folder).get("asked") or {}
+    if not isinstance(asked, dict):
+        raise unreadable(folder / "study.journal", TypeError("it does not say what was searched"))
+    return asked
 
 
 def check_trial(trial: FrozenTrial, space: Space, runs: int, folder: Path) -> None:

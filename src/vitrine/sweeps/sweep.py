@@ -12,16 +12,13 @@ sweep.json is derived from the trials' folders and can be deleted, except that o
 announced before the first run.
 """
 
-import glob
 import json
 import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,10 +29,9 @@ from vitrine.command.compose import Point
 from vitrine.command.multirun import is_of_multirun, name_of_sweep, varying_keys
 from vitrine.command.overrides import PATH_KEYS
 from vitrine.command.sources import sources
-from vitrine.command.spelling import respelled
 from vitrine.compare.selection import fresh_seeds
 from vitrine.config.metrics import lower_is_better
-from vitrine.config.sweep import TrainCommand, one_spelling
+from vitrine.config.sweep import TrainCommand
 from vitrine.errors import RunError, first_line
 from vitrine.files import naming_failed_write, refuse_link_out, remove_leftovers, write_text
 from vitrine.runs import provenance
@@ -113,9 +109,8 @@ class Sweep:
         command: TrainCommand = points[0].config
         common, keys = points[0].shared, varying_keys(points)
         own_name = sweep_name(*name_of_sweep(points), command.data.name)
-        is_same = partial(is_same_sweep, own_name, keys=keys, data=command.data.name)
-        folder, known = folder_of(points[0], own_name, lambda path: is_same(read_sweep(path)))
-        if (known and not is_same(known)) or (folder / "study.journal").exists():
+        folder, known = folder_of(points[0], own_name)
+        if known.get("own_name", own_name) != own_name or (folder / "study.journal").exists():
             owner = known.get("own_name") or "a search"
             raise RunError(f"{folder} holds another sweep, {owner}; set another sweep.name for {own_name}")
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
@@ -281,42 +276,41 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: it is missing or damaged, or was written by another version of vitrine.
     """
-    if (values := _read_sweep(folder)) is None:
+    path = folder / "sweep.json"
+    if not path.exists():
         raise RunError(f"{folder} is not a sweep: it has no sweep.json")
+    try:
+        values: dict[str, Any] = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError("it does not hold an object")
+    except (OSError, ValueError) as error:
+        hint = "delete it, and the same command rebuilds it from the trials"
+        but = "but that of sweep=decide holds what was announced: rerun=true starts over in a new folder"
+        raise RunError(f"cannot read {path}: {first_line(error)}; {hint}; {but}") from None
+    if (written := values.get("format")) != FORMAT:
+        raise RunError(
+            f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
+            "rerun=true starts over in a new folder beside it, sweep.name=NAME in another one"
+        )
+    if problem := misshapen(values, SHAPES):
+        raise RunError(f"{path}: {problem}")
     return values
 
 
-def folder_of(point: Point, own_name: str, is_same: Callable[[Path], bool]) -> tuple[Path, dict[str, Any]]:
+def folder_of(point: Point, own_name: str) -> tuple[Path, dict[str, Any]]:
     """Return the folder of a command's sweep, which may not exist yet, and what its sweep.json holds.
 
-    It is the one that the user named; else the one called ``own_name``; else one with the same readable part in its
-    name for which ``is_same``: an earlier version named it by other spellings, such as 1.0 for 1.
+    Args:
+        point: a point of the sweep, whose command may name the folder.
+        own_name: of the folder otherwise.
 
     Raises:
         RunError: as :func:`check_folder`.
     """
     command: TrainCommand = point.config
-    sweeps = Path(command.paths.output_dir) / "sweeps"
-    first = point.folder or sweeps / (command.sweep.name or own_name)
-    if point.folder is None and command.sweep.name is None and not first.exists():
-        for folder in sorted(sweeps.glob(f"{glob.escape(own_name[:-8])}????????")):
-            with suppress(RunError):
-                first = folder if is_same(folder) else first
+    first = point.folder or Path(command.paths.output_dir) / "sweeps" / (command.sweep.name or own_name)
     folder = _newest(first, command.rerun)
     return folder, check_folder(folder)
-
-
-def is_same_sweep(
-    name: str, known: Mapping[str, Any], keys: Sequence[str], data: str, *, decides: bool = False
-) -> bool:
-    """Whether a sweep.json is of the sweep ``name`` over ``keys``, whose overrides may have been spelled otherwise."""
-    given = known.get("own_name", name)
-    if given == name:
-        return True
-    varying = [*keys, "seed"] if decides else keys
-    if not given or ("decision" in known) != decides or {*(known.get("keys") or ())} != {*varying}:
-        return False
-    return sweep_name(known.get("common") or (), keys, data, DECIDES if decides else None) == name
 
 
 def _newest(first: Path, rerun: bool) -> Path:
@@ -336,45 +330,10 @@ def check_folder(folder: Path) -> dict[str, Any]:
         RunError: the sweep cannot be continued: its sweep.json is damaged or was written by another version of vitrine,
             or what a sweep writes in the folder is a link that leads out of it.
     """
-    known = _read_sweep(folder)
+    known = read_sweep(folder) if (folder / "sweep.json").exists() else {}
     for path in (*(folder / name for name in WRITTEN), *folder.glob("logs/*")):
         refuse_link_out(path, path.parent)
-    return known or {}
-
-
-def _read_sweep(folder: Path) -> dict[str, Any] | None:
-    """Read sweep.json; ``None`` if there is none.
-
-    Raises:
-        RunError: it is damaged, or was written by another version of vitrine.
-    """
-    path = folder / "sweep.json"
-    if not path.exists():
-        return None
-    try:
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise ValueError("it does not hold an object")
-    except (OSError, ValueError) as error:
-        hint = "delete it, and the same command rebuilds it from the trials"
-        but = "but that of sweep=decide holds what was announced: rerun=true starts over in a new folder"
-        raise RunError(f"cannot read {path}: {first_line(error)}; {hint}; {but}") from None
-    if (written := values.get("format")) != FORMAT:
-        raise RunError(
-            f"{folder} was written by another version of vitrine (its format is {written}, this one's {FORMAT}); "
-            "rerun=true starts over in a new folder beside it, sweep.name=NAME in another one"
-        )
-    if problem := misshapen(values, SHAPES):
-        raise RunError(f"{path}: {problem}")
-    if values.get("keys"):  # an earlier version may have spelled these, and the values of trials, otherwise
-        values["keys"] = [key.lstrip("+") for key in values["keys"]]
-    if values.get("common"):
-        values["common"] = [respelled(text) for text in values["common"]]
-    for trial in values.get("trials") or ():
-        if trial and trial.get("varies"):
-            found = ((key.lstrip("+"), value) for key, value in trial["varies"].items())
-            trial["varies"] = {key: one_spelling(key, str(value)) for key, value in found}
-    return values
+    return known
 
 
 def _without_quotes(override: str) -> str:
