@@ -24,32 +24,33 @@ MANY_ROWS = 6  # from here on, selection on the test set is a concern
 def unequal_images(runs: Sequence[RunResult], metric: Metric) -> str:
     """Return how the images differ that the metric was measured on in the runs; empty if they do not."""
     stage = metric.name.partition("/")[0]
-    if stage == "val" and len(same := by_fold(runs)) > 1:
-        return next(filter(None, (unequal_images(members, metric) for members in same)), "")
-    if stage == "val":
-        groups = _finest_groups(runs, lambda run: run.facts.get("validation"), _images_of(runs, _validation_source))
-        problem = "use different validation splits"
-    elif stage == "test":
+    if stage == "test":
+        of_images = _images_of(runs, lambda run: "test")
         groups = _finest_groups(
-            runs,
-            _data_name,
-            lambda run: _image_count(run, "test"),
-            lambda run: run.labels_hash or None,
-            _images_of(runs, lambda run: "test"),
+            runs, _data_name, lambda run: _image_count(run, "test"), lambda run: run.labels_hash or None, of_images
         )
-        problem = "use different test sets"
-    else:
-        return ""
+        return _unequal("use different test sets", groups, "test")
+    if stage == "val":
+        return next(filter(None, map(_unequal_validation, by_fold(runs))), "")
+    return ""
+
+
+def _unequal_validation(runs: Sequence[RunResult]) -> str:
+    groups = _finest_groups(runs, lambda run: run.facts.get("validation"), _images_of(runs, _validation_source))
+    return _unequal("use different validation splits", groups, _validation_source(runs[0]))
+
+
+def _unequal(problem: str, groups: dict[Hashable, list[RunResult]], split: str) -> str:
+    """The problem with what differs in a split, and who has which images; empty for a single group."""
     if len(groups) < 2:
         return ""
-    differ = _difference(groups, "test" if stage == "test" else _validation_source(runs[0]))
-    problem += f" ({differ})" if differ else ""
+    differ = _difference(groups, split)
     members = "; ".join(
         f"{_image_count(first, 'test') or _data_name(first)}: {first.name}"
         f"{f' and {len(others)} more' if others else ''}"
         for first, *others in list(groups.values())[:MAX_LISTED]
     )
-    return f"these runs {problem}: {members}"
+    return f"these runs {problem}{f' ({differ})' if differ else ''}: {members}"
 
 
 def unequal_losses(runs: Sequence[RunResult], metric: Metric) -> str:
