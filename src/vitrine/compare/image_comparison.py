@@ -1,7 +1,7 @@
 """Models of two rows on the same test images: McNemar's tests, and an interval over images or their groups."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,44 +53,46 @@ def compare_images(
 
     It is of the mean difference over groups, if images have any, Tango's of two models, and else a bootstrap.
     """
-    tables: list[list[tuple[int, int, float]]] = []
-    intervals: list[tuple[float, float, str] | None] = []
-    known = next(iter(predictions.values()), None)
-    images = 0 if known is None else len(known.labels)
-    groups = 0 if known is None or known.groups is None else len(known.observations)
-    for (ours, theirs), tested in pairs_of_sides:
-        runs = [*ours.values(), *theirs.values()]
-        stored = metric.name == "test/acc" and all(run.name in predictions for run in runs)
-        if not stored or not (ours and theirs) or groups == 1:
-            tables.append([])
-            intervals.append(None)
-            continue
-        pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
-        if len(runs) == 2:
-            pairs = [(runs[0], runs[1])]
-        both = [(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs]
-        tables.append([] if groups else [mcnemar(*correct) for correct in both])
-        sides = [
-            mean_by_seed({key: predictions[run.name].observations for key, run in side.items()})
-            for side in (ours, theirs)
-        ]
-        seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
-        means = [np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides]
-        if groups:
-            intervals.append((*group_interval(means[0] - means[1], images), GROUPS))
-        elif len(runs) == 2:
-            ((ours_only, theirs_only, _),) = tables[-1]
-            intervals.append((*paired_interval(ours_only, theirs_only, len(means[0])), TANGO))
-        else:
-            intervals.append((*bootstrap_interval(means[0] - means[1]), BOOTSTRAP))
-    every = [p for table in tables for *_, p in table]
+    found = [
+        _compared(*sides, tested, predictions) if metric.name == "test/acc" and _are_known(sides, predictions) else None
+        for sides, tested in pairs_of_sides
+    ]
+    every = [p for one in found if one is not None for p in one.p]
     corrected = iter(holm(every))
-    comparisons: list[ImageComparison | None] = []
-    for table, interval in zip(tables, intervals, strict=True):
-        only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in table]
-        p = [next(corrected) for _ in table]
-        comparisons.append(ImageComparison(images, only, p, *interval, len(every), groups) if interval else None)
-    return comparisons
+    return [one and replace(one, p=[next(corrected) for _ in one.p], tests=len(every)) for one in found]
+
+
+def _are_known(sides: tuple[Side, Side], predictions: Mapping[str, Predictions]) -> bool:
+    """Whether both sides have runs, all with stored predictions."""
+    return all(side and all(run.name in predictions for run in side.values()) for side in sides)
+
+
+def _compared(
+    ours: Side, theirs: Side, tested: Difference, predictions: Mapping[str, Predictions]
+) -> ImageComparison | None:
+    """The comparison of two rows, its p-values not yet corrected; ``None`` where all images are of one group."""
+    first = predictions[next(iter(ours.values())).name]
+    images = len(first.labels)
+    sides = [
+        mean_by_seed({key: predictions[run.name].observations for key, run in side.items()}) for side in (ours, theirs)
+    ]
+    seeds = sides[0].keys() & sides[1].keys() if tested.paired else sides[0].keys() | sides[1].keys()
+    mean, other_mean = (np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides)
+    difference = mean - other_mean
+    if first.groups is not None:
+        groups = len(difference)
+        if groups == 1:
+            return None
+        return ImageComparison(images, [], [], *group_interval(difference, images), GROUPS, tests=0, groups=groups)
+    two_models = len(ours) == len(theirs) == 1
+    pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
+    if two_models:
+        pairs = [*zip(ours.values(), theirs.values(), strict=True)]
+    tables = [mcnemar(predictions[run.name].correct, predictions[other.name].correct) for run, other in pairs]
+    only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in tables]
+    low, high = paired_interval(*only[0], images) if two_models else bootstrap_interval(difference)
+    interval = TANGO if two_models else BOOTSTRAP
+    return ImageComparison(images, only, [p for *_, p in tables], low, high, interval, tests=0, groups=0)
 
 
 def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: ImageComparison, metric: Metric) -> str:
