@@ -129,24 +129,27 @@ def findings(
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     failed = failure_rates(table, unfinished)
-    comparisons = []
-    for row, tested, images in zip(others, differences, on_images, strict=True):
+
+    def judged(row: ConfigurationRow, tested: Difference) -> BaselineComparison:
+        """The row's comparison over seeds: as the sweep decided it, by a test, or without a verdict."""
         decided = None if decision is None else decision.about(row, baseline, metric.name)
         if decided is not None:
-            found = _decided(row, tested, decided)
-        else:
-            found = _tested(row, baseline, tested, metric, family, difference_of_interest)
-            rates = failed[row.label], failed[baseline.label]
-            added = _why_seeds_were_added(row, baseline, decision, growth)
-            withheld = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
-            if not withheld and _rests_on_survivors(found.verdict, rates, equal=found.equal):
-                withheld = "means are over survivors"
-            if withheld and not math.isnan(tested.p):
-                found = _withheld(found, baseline, withheld, metric)
-            found.sentences[0] += _failures(row, baseline, rates)
-        if images is not None:
-            found.sentences.append(image_sentence(row, baseline, images, metric))
-        comparisons.append(replace(found, on_images=images))
+            return _decided(row, tested, decided)
+        found = _tested(row, baseline, tested, metric, family, difference_of_interest)
+        rates = failed[row.label], failed[baseline.label]
+        added = _why_seeds_were_added(row, baseline, decision, growth)
+        reason = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
+        if not reason and _rests_on_survivors(found.verdict, rates, equal=found.equal):
+            reason = "means are over survivors"
+        if reason and not math.isnan(tested.p):
+            found = _withheld(found, baseline, reason, metric)
+        return replace(found, sentences=[found.sentences[0] + _failures(row, baseline, rates)])
+
+    comparisons = []
+    for row, tested, images in zip(others, differences, on_images, strict=True):
+        found = judged(row, tested)
+        said = [] if images is None else [image_sentence(row, baseline, images, metric)]
+        comparisons.append(replace(found, on_images=images, sentences=[*found.sentences, *said]))
     comparisons.sort(key=lambda comparison: _sort_key(comparison.difference.mean, metric))
 
     def against(row: ConfigurationRow, other: ConfigurationRow, family: Family) -> Difference:
