@@ -81,7 +81,7 @@ def test_more_cores_or_gpus_than_there_are_is_refused(configs, accelerator, sett
 
 @pytest.fixture
 def train(monkeypatch, left):
-    """Trains trials whose processes finish at once, where no time is left once the first has been started."""
+    """Trains trials whose processes finish at once, where no time is left once the first has ended."""
 
     def run(trials, started=lambda: None):
         class Process:
@@ -100,10 +100,9 @@ def train(monkeypatch, left):
             def join(self):
                 pass
 
-        answers = iter([False])
         monkeypatch.setattr(process, "_context", lambda: SimpleNamespace(Process=Process))
         monkeypatch.setattr(process, "POLL_SECONDS", 0.01)
-        monkeypatch.setattr(process, "time_is_short", lambda trained, since: next(answers, True))
+        monkeypatch.setattr(process, "time_is_short", lambda trained, since: bool(trained))
         process.train_in_processes(GridQueue(trials), [Slot(1)])
 
     return run

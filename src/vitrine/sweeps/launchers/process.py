@@ -61,16 +61,17 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
         Interrupted: stopped by a signal or by trainer.max_time; the trials have saved checkpoints.
         DiskFull: a trial found the disk full, which stops the sweep once the trials beside it have ended.
     """
-    context = _context()
-    time_from = process_started_at()
-    late, stopped, full = False, False, ""  # no time for another trial; a trial ran out of time; the disk is full
-    free = list(slots)
-    ended: list[Trial] = []
+    context, time_from = _context(), process_started_at()
+    free, ended = list(slots), list[Trial]()
     running: dict[ForkServerProcess, tuple[Trial, Slot]] = {}
+    out_of_time, full = False, ""  # a trial ran out of time; a trial found the disk full
     with _forwarding_stop_signals(running) as signals:
-        while running or not (queue.done or signals or late or full):
-            late |= not queue.done and time_is_short(ended, time_from)
-            while free and not (signals or late or full) and (trial := queue.ask()) is not None:
+
+        def may_start() -> bool:
+            return not (signals or out_of_time or full or queue.done or time_is_short(ended, time_from))
+
+        while running or may_start():
+            while free and may_start() and (trial := queue.ask()) is not None:
                 queue.started(trial)
                 slot = free.pop()
                 process = context.Process(target=_run_in_process, args=(trial, slot, time.time(), time_from))
@@ -85,16 +86,16 @@ def train_in_processes(queue: TrialQueue, slots: list[Slot]) -> None:
                 trial, slot = running.pop(process)
                 free.append(slot)
                 ended.append(trial)
-                stopped |= process.exitcode == OutOfTime.exit_code
-                late |= stopped
+                out_of_time |= process.exitcode == OutOfTime.exit_code
                 result = _collect(queue, trial, process.exitcode or 0, stopped=bool(signals))
                 if process.exitcode == FULL_EXIT_CODE:
                     full = full or result.error
     if full:
         raise DiskFull(full)
-    late = stopped or (late and not queue.done)
-    if signals or late:
-        raise Interrupted if signals else OutOfTime
+    if signals:
+        raise Interrupted
+    if out_of_time or not queue.done:
+        raise OutOfTime
 
 
 def allocate_slots(launcher: LauncherConfig, configs: Sequence[TrainConfig]) -> list[Slot]:
