@@ -142,15 +142,7 @@ def compare_across(
     everything = tabulate(finished)
     key = everything.column(key)
     values_of = {run.name: row.values for row in everything.rows for run in row.runs.values()}
-    values = {run.name: values_of[run.name][key] if run.name in values_of else _typed(run, key) for run in results.runs}
-    parts: dict[str, RunResults] = {}
-    for value in dict.fromkeys(row.values[key] for row in everything.rows):
-        # A run that has not begun may not know its value: it is unfinished under each.
-        parts[value] = RunResults(
-            [run for run in results.runs if values[run.name] in (value, "")],
-            results.damaged,
-            [run for run in results.left_out if _typed(run, key) in (value, "")],
-        )
+    parts, lacking = _by_value(results, values_of, key)
 
     def compared(value: str, runs: RunResults, metric: str | None, named: str | None = None) -> Comparison:
         try:
@@ -171,17 +163,39 @@ def compare_across(
     first = {_place_of(found.findings.baseline, rows[value]) for value, found in comparisons.items()}
     reference = first.pop() if baseline is None and len(first) == 1 else _baseline(rows, columns, key, baseline)
     for value, some in rows.items():
-        row, runs = some[reference], parts[value].runs
+        row = some[reference]
         if comparisons[value].findings.baseline is not row:
-            names = {run.name for run in row.runs.values()}
-            ordered = [run for run in runs if run.name in names] + [run for run in runs if run.name not in names]
-            named = row.label if baseline else None
-            comparisons[value] = compared(value, replace(parts[value], runs=ordered), chosen.name, named)
+            runs = _with_first(parts[value], row)
+            comparisons[value] = compared(value, runs, chosen.name, row.label if baseline else None)
     shared = _shared_rows(comparisons, rows, columns)
-    lacking = sorted(set(values.values()) - {*parts, *diverged, ""})
     left_out = [f"{key}={value}: no run is finished" for value in lacking]
     left_out += [f"{key}={value}: the metric is NaN or infinite in every run" for value in diverged]
     return AcrossComparison(key, chosen, columns, list(shared.values()), shared[reference], comparisons, left_out)
+
+
+def _by_value(
+    results: RunResults, values_of: Mapping[str, Mapping[str, str]], key: str
+) -> tuple[dict[str, RunResults], list[str]]:
+    """The runs under each value of the key, and the values without a finished run.
+
+    A run that has not begun may not know its value: it is unfinished under each. Finished ones have ``values_of``.
+    """
+    values = {run.name: values_of[run.name][key] if run.name in values_of else _typed(run, key) for run in results.runs}
+    parts = {
+        value: replace(
+            results,
+            runs=[run for run in results.runs if values[run.name] in (value, "")],
+            left_out=[run for run in results.left_out if _typed(run, key) in (value, "")],
+        )
+        for value in dict.fromkeys(known[key] for known in values_of.values())
+    }
+    return parts, sorted({*values.values()} - {*parts, ""})
+
+
+def _with_first(results: RunResults, row: ConfigurationRow) -> RunResults:
+    """The runs of a row before all others, which makes it the baseline."""
+    names = {run.name for run in row.runs.values()}
+    return replace(results, runs=sorted(results.runs, key=lambda run: run.name not in names))  # a stable sort
 
 
 def _shared_rows(
