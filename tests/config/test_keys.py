@@ -169,7 +169,7 @@ def test_keys_in_which_a_model_may_differ_from_that_of_its_weights():
     sizes = {"image_size", "patch_size", "patch_stride", "in_channels", "num_classes"}
     dropout = {"embed", "attention", "projection", "mlp", "mlp_hidden", "patch"}
     starts = {"init", "init_options", "same_init_layers", "class_token_init", "position_init", "zero_head"}
-    of_training = {"pretrained", "drop_path", "drop_path_shape", "attention_kernel"} | {
+    of_training = {"pretrained", "pretrained_new", "drop_path", "drop_path_shape", "attention_kernel"} | {
         f"{place}_dropout" for place in dropout
     }
     assert set(keys_where(ViTConfig, of_weights=False)) == sizes | starts | of_training

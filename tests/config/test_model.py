@@ -26,12 +26,24 @@ def test_every_default_is_accepted():
 
 FIELDS = {field.name: field.metadata for field in dataclasses.fields(ViTConfig)}
 CHOICES = {name: metadata["options"] for name, metadata in FIELDS.items() if "options" in metadata}
+PARTS = CHOICES.pop("pretrained_new")  # which takes several
 
 
 @pytest.mark.parametrize("reader", [{}, {"class_token": False, "pool": "mean"}, {"class_token": False, "pool": "map"}])
 @pytest.mark.parametrize(("key", "choice"), [(key, name) for key, names in CHOICES.items() for name in names])
 def test_every_choice_is_accepted(key, choice, reader):
     assert vit_faults(config(**(reader | ({} if key == "pool" and reader else {key: choice})))) == []
+
+
+def test_every_part_may_start_anew_beside_pretrained_weights_alone():
+    assert vit_faults(config(pretrained="weights.pth", pretrained_new=list(PARTS))) == []
+    (fault,) = vit_faults(config(pretrained="weights.pth", pretrained_new=["pool", "head"]), "model.")
+    assert (fault.key, fault.given) == ("model.pretrained_new", "head")
+    (fault,) = vit_faults(config(pretrained_new=["pool"]), "model.")
+    assert (fault.problem, fault.nearest) == (
+        "is for model.pretrained, which is null: all parts start anew",
+        "model.pretrained_new=[]",
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,11 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING, *, others
     return _field(default, facts, {"options": tuple(options)} | ({"others": others} if others else {}))
 
 
+def choice_list(options: Sequence[str], **facts: Any) -> Any:
+    """Return a field for a list of ``options``, which run folders leave out where it is empty."""
+    return _field([], facts, {"options": tuple(options), "stored_unless": []})
+
+
 def part(
     options: Sequence[str],
     default: Any = dataclasses.MISSING,
@@ -215,10 +220,11 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
             yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
             return
         yield from _out_of_bounds(key, value, *bounds)
-    if (options := field.metadata.get("options")) is not None and value not in options:
-        if ("part" in field.metadata and is_dotted(value)) or "others" in field.metadata:
-            return  # checked by part_faults, or with the whole configuration
-        yield Fault(key, str(value), f"is not one of {', '.join(options)}", nearest(str(value), options))
+    for one in value if isinstance(value, list) else [value]:
+        if (options := field.metadata.get("options")) is not None and one not in options:
+            if ("part" in field.metadata and is_dotted(one)) or "others" in field.metadata:
+                return  # checked by part_faults, or with the whole configuration
+            yield Fault(key, str(one), f"is not one of {', '.join(options)}", nearest(str(one), options))
 
 
 def _holds_its_numbers(field: "dataclasses.Field[Any]", value: Any) -> bool:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.fields import choice, number, part, part_options, setting, size, store_sizes
+from vitrine.config.fields import choice, choice_list, number, part, part_options, setting, size, store_sizes
 from vitrine.config.parts import Interface
 from vitrine.config.size import Size, height_width
 from vitrine.config.trust import check_trust
@@ -39,6 +39,10 @@ ATTENTIONS = ("joint", "headwise", "local")
 ATTENTION_KERNELS = ("auto", "sdpa", "explicit")
 MLPS = ("gelu", "gelu_tanh", "relu", "swiglu")
 DROP_PATH_SHAPES = ("linear", "constant")
+NEW_PARTS = (  # what may start anew beside pretrained weights; the rest of a block is what they are
+    *("position", "class_token", "registers", "pool"),
+    *("embed_norm", "final_norm", "qk_norm", "layer_scale"),
+)
 BEST = Path("checkpoints", "best.ckpt")  # in a run folder
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
@@ -112,6 +116,7 @@ class ViTConfig:
         zero_head: start the head at zero, so that all classes start with equal probability.
         pretrained: weights to start from instead: a name in timm's hub, a file, or the folder of a run, whose best
             epoch is meant (training/pretrained.py).
+        pretrained_new: parts that start anew in place of those of the weights, which may have other ones, or none.
     """
 
     image_size: Size = size(of_weights=False)
@@ -171,6 +176,7 @@ class ViTConfig:
     position_init: str = choice(POSITION_INITS, "small", of_weights=False)
     zero_head: bool = setting(False, of_weights=False)
     pretrained: str | None = setting(None, path=True, of_weights=False)
+    pretrained_new: list[str] = choice_list(NEW_PARTS, of_weights=False)
 
     def __post_init__(self) -> None:
         store_sizes(self)

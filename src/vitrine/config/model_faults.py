@@ -166,6 +166,11 @@ def _mlp_has_whole_units(config: ViTConfig, fault: AddFault, prefix: str) -> Non
         fault("mlp_ratio", problem, f"mlp_ratio={units / config.dim:.16g}")
 
 
+def _new_parts_have_others_beside_them(config: ViTConfig, fault: AddFault, prefix: str) -> None:
+    if config.pretrained_new and config.pretrained is None:
+        fault("pretrained_new", f"is for {prefix}pretrained, which is null: all parts start anew", "pretrained_new=[]")
+
+
 def _own_parts_are_given_what_is_set(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for key, names in _NOT_PASSED.items():
@@ -196,6 +201,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
     (("drop_path",), _drop_path_has_a_way_around),
     (("dim", "mlp_ratio"), _mlp_has_whole_units),
     (("attention", "mlp", "position"), _own_parts_are_given_what_is_set),
+    (("pretrained_new",), _new_parts_have_others_beside_them),
 )
 
 # Keys that the built-in parts of a key take, and user-defined parts do not.

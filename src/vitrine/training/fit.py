@@ -52,6 +52,7 @@ from vitrine.training.load_data import check_split_keys, load_data
 from vitrine.training.losses import check_class_names, class_weights, try_loss
 from vitrine.training.lr_range import set_learning_rate
 from vitrine.training.memory import peak_memory, reset_peak_memory
+from vitrine.training.new_parts import check_trained
 from vitrine.training.peak_flops import PeakFlops
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.progress_bar import ProgressBar
@@ -125,6 +126,7 @@ def fit(
             distillation = Distillation.prepare(config, data.dataset, trust)
             notes = [] if distillation is None else distillation.notes(data)
             if pretrained is not None:
+                check_trained(pretrained.fresh, config.model.pretrained_new, config.finetune)
                 pretrained = pretrained.for_classes_of(data.dataset)
                 notes += [pretrained.other_statistics(config.data), pretrained.leakage(data)]
             for note in filter(None, notes if ranks.rank == 0 else ()):

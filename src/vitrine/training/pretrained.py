@@ -11,7 +11,7 @@ must agree with the configuration; all differences are reported at once.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.keys import keys_where
-from vitrine.config.model import INTERPOLATED, POSITIONS, vit_config_from, weights_file
+from vitrine.config.model import INTERPOLATED, NEW_PARTS, POSITIONS, vit_config_from, weights_file
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
@@ -34,7 +34,8 @@ from vitrine.models import VisionTransformer
 from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
 from vitrine.runs.data_changes import changes as data_changes
-from vitrine.text import as_override, nfc, plural
+from vitrine.text import as_override, listed, nfc, plural
+from vitrine.training.new_parts import is_of, kept_weights, keys_of
 from vitrine.training.stored_weights import read_weights
 from vitrine.training.weights import check_weights, load_weights
 
@@ -57,6 +58,7 @@ class Pretrained:
             "" is the target of data that has but one. ``None`` if unknown.
         statistics: ``mean`` and ``std`` of the channels with which their images were normalised; empty if unknown.
         record: the run that holds them; ``None`` if they are in no run folder.
+        fresh: names of the other parameters of the model, the head's aside, which start anew.
     """
 
     source: str
@@ -65,6 +67,7 @@ class Pretrained:
     classes: list[tuple[str, list[str]]] | None = None
     statistics: dict[str, list[float]] = field(default_factory=dict)
     record: RunRecord | None = None
+    fresh: Sequence[str] = ()
 
     @classmethod
     def prepare(cls, config: ViTConfig) -> "Pretrained | None":
@@ -94,12 +97,16 @@ class Pretrained:
         if faults := _differences(facts, config) + _other_channels(weights, config, stored):
             raise ConfigError(faults)
         record = _record(config.pretrained)
-        adapted = _fit(weights, config, stored)
+        kept = kept_weights(weights, facts, config, of_vitrine=stored is not None)
+        adapted, changes = _fit(kept, config, stored)
+        if parts := config.pretrained_new:
+            changes.append(f"new {listed(parts)}")
         classes = None if record is None else _classes(record)
-        start = cls(config.pretrained, *adapted, classes, found.statistics, record)
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
+        fresh = [name for name in model.state_dict() if is_of(name, config.pretrained_new)]
+        start = cls(config.pretrained, adapted, changes, classes, found.statistics, record, fresh)
         check_weights(model, start.with_head_of(model), start.source)
         if found.timm is not None:
             _check_against_timm(found.timm, weights, facts, config)
@@ -131,7 +138,7 @@ class Pretrained:
         return "" if self.record is None else leakage(f"model.pretrained={self.source}", self.record, data)
 
     def copy_to(self, model: nn.Module) -> None:
-        """Copy the weights to ``model``, which keeps its own head if they have none.
+        """Copy the weights to ``model``, which keeps its own new parts, and its head if they have none.
 
         Raises:
             RunError: names or shapes differ.
@@ -139,9 +146,9 @@ class Pretrained:
         load_weights(model, self.with_head_of(model), self.source)
 
     def with_head_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the weights, with the head of ``model`` if they have none."""
-        head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
-        return head | self.weights
+        """Return the weights, with the new parts of ``model``, and its head if they have none."""
+        own = model.state_dict().items()
+        return {name: value for name, value in own if name.startswith("head.") or name in self.fresh} | self.weights
 
 
 def leakage(name: str, record: RunRecord, data: ImageDataModule) -> str:
@@ -201,8 +208,8 @@ def _by_target(classes: Mapping[str, list[str] | None]) -> list[tuple[str, list[
 
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
     """Return a fault for each field of ``config`` that differs from the model of the weights, given by ``facts``."""
-    found = []
-    for key, theirs in facts.items():
+    found, new = [], keys_of(config.pretrained_new)
+    for key, theirs in ((key, theirs) for key, theirs in facts.items() if key not in new):
         ours, several = getattr(config, key), isinstance(theirs, tuple)
         if isinstance(ours, float) and isinstance(theirs, float) and key != "layer_scale":
             agree = math.isclose(ours, theirs, rel_tol=1e-6)
@@ -213,15 +220,21 @@ def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
         if not agree:
             values = [as_override(value) for value in (theirs if several else (theirs,))]
             near = "" if several else f"model.{key}={values[0]}"
-            found.append(Fault(f"model.{key}", as_override(ours), f"the weights have {' or '.join(values)}", near))
+            problem = f"the weights have {' or '.join(values)}"
+            problem += f", and with model.pretrained_new=[{key}] it starts anew" if key in NEW_PARTS else ""
+            found.append(Fault(f"model.{key}", as_override(ours), problem, near))
     return found
 
 
 def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[str, Any], config: ViTConfig) -> None:
-    """Raise ConfigError unless the first block computes the same as timm's, whose weights do not tell all of it."""
+    """Raise ConfigError unless the first block, with new parts as timm has them, computes the same as timm's."""
     size, patches = timm.patch_embed.img_size, weights[PATCHES]
     own = replace(config, image_size=list(size), patch_size=list(patches.shape[-2:]), patch_stride=None)
-    own = replace(own, in_channels=patches.shape[1], depth=1)
+    own = replace(own, in_channels=patches.shape[1], depth=1, pretrained_new=[])
+    plain = ViTConfig(own.image_size, own.patch_size, own.in_channels, own.num_classes)
+    for key in keys_of(config.pretrained_new):
+        theirs = facts.get(key, getattr(plain, key))
+        own = replace(own, **{key: theirs[0] if isinstance(theirs, tuple) else theirs})
     first = {name: value for name, value in weights.items() if not re.match(r"blocks\.[1-9]", name)}
     images = torch.randn(1, own.in_channels, *size, generator=torch.Generator().manual_seed(0))
     timm.blocks = timm.blocks[:1]
@@ -245,6 +258,8 @@ def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[st
     for key in ("position", "mlp"):
         for value in facts[key] if isinstance(facts[key], tuple) else ():
             if agrees(replace(own, **{key: value})):
+                if key in config.pretrained_new:
+                    return
                 raise ConfigError([Fault(f"model.{key}", getattr(config, key), problem, f"model.{key}={value}")])
     kinds = "than any Vision Transformer of vitrine: positions, activations or norms are of another kind"
     raise ConfigError([Fault("model.pretrained", str(config.pretrained), f"{problem} {kinds}")])
@@ -317,6 +332,8 @@ def _fit(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the weights adapted to ``config``, without a head of other classes, and the adaptations made."""
     weights, changes = dict(weights), []
+    if "position" in config.pretrained_new:
+        config = replace(config, position="none")  # the weights have none that would have to be resized
     patches = weights.get(PATCHES)
     if patches is not None:
         weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has no bias before a norm
