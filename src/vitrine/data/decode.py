@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from vitrine.config.schema import LEVELS
 from vitrine.config.size import Sides, height_width
+from vitrine.data.hub_dataset import ArrowImage
 from vitrine.errors import DataError, first_line
 from vitrine.untrusted import refuse_pipe
 
@@ -39,30 +40,7 @@ UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also wri
     8: Image.Transpose.ROTATE_90,
 }
 
-
-@runtime_checkable
-class StoredImage(Protocol):
-    """An image file inside a larger file."""
-
-    @property
-    def container(self) -> Path:
-        """The file that holds it."""
-
-    @property
-    def version(self) -> tuple[int, int, int]:
-        """Inode, size in bytes and modification time in nanoseconds that this file had when it was listed."""
-
-    def size(self) -> int:
-        """Return its size in bytes."""
-
-    def open(self) -> BinaryIO:
-        """Return its content."""
-
-    def tail(self, count: int) -> bytes:
-        """Return its last ``count`` bytes."""
-
-
-ImageFile = Path | StoredImage
+ImageFile = Path | ArrowImage  # an image file, or one inside a larger file
 
 
 class Undecodable(DataError):
@@ -242,7 +220,7 @@ def _is_of_16_bits(image: Image.Image) -> bool:
 def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> ImageFileOfPillow:
     if isinstance(path, Path):
         refuse_pipe(path)
-    return Image.open(path.open() if isinstance(path, StoredImage) else path, formats=formats)
+    return Image.open(path.open() if isinstance(path, ArrowImage) else path, formats=formats)
 
 
 def _upright(image: Image.Image) -> Image.Image:
