@@ -1,8 +1,6 @@
 """What ``data.root`` must be, by the source of the images, and the classes there. Imports no torch."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
 
 from vitrine.config.parts import part_at, takes
 from vitrine.config.schema import DataConfig
@@ -11,15 +9,6 @@ from vitrine.data.image_csv import read_csv
 from vitrine.data.image_folder import scan_folder
 from vitrine.errors import ConfigError, Fault
 
-
-class HasClasses(Protocol):
-    """What a scan of a data set finds."""
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of the classes."""
-
-
 # By data.name.
 NEEDED_ROOT = {
     "imagefolder": "the folder of your images, with train/<class>/* in it",
@@ -27,10 +16,6 @@ NEEDED_ROOT = {
     "huggingface": "the folder that save_to_disk of Hugging Face datasets has written",
 }
 WITHOUT_ROOT = "has no effect on data=digits, or on a data set of your own without a parameter root"
-SCANS: dict[str, Callable[[str | Path], HasClasses]] = {
-    "imagefolder": scan_folder,
-    "huggingface": HubDataset.scan,
-}
 
 
 def count_classes(name: str, root: str, *, multi_label: bool = False, targets: Sequence[str] = ()) -> list[int]:
@@ -41,7 +26,9 @@ def count_classes(name: str, root: str, *, multi_label: bool = False, targets: S
     """
     if name == "csv":
         return [len(classes) for classes in read_csv(root, multi_label=multi_label, targets=targets).targets.values()]
-    return [len(SCANS[name](root).classes)]
+    if name == "imagefolder":
+        return [len(scan_folder(root).classes)]
+    return [len(HubDataset.scan(root).classes)]
 
 
 def reads_root(data: DataConfig) -> bool:
