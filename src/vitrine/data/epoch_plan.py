@@ -61,7 +61,7 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
     for index, own in enumerate(members):
         count = share + (index in larger)
         passes = [torch.randperm(len(own), generator=generator) for _ in range(-(-count // len(own)))]
-        drawn.append(own[torch.cat(passes)[:count]] if passes else own[:0])
+        drawn.append(own[torch.cat(passes)[:count]])
     order = torch.cat(drawn)
     return order[torch.randperm(len(order), generator=generator)]
 
