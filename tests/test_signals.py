@@ -79,7 +79,7 @@ def test_under_nohup_a_hangup_is_ignored():
 
 def in_training(*_):
     """Begin to train."""
-    GracefulStop(None).on_train_start(SimpleNamespace(is_global_zero=True), None)
+    GracefulStop(None, None).on_train_start(SimpleNamespace(is_global_zero=True), None)
 
 
 def in_sweep(stack):

@@ -4,6 +4,7 @@ A tracker that fails gets no more metrics, and training continues: everything is
 is imported unless it is asked for.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -189,7 +190,7 @@ def start_trackers(
     step: int,
     group: str | None,
     varies: str,
-    stop_by: float | None = None,
+    stop_by: float = math.inf,
 ) -> list[Tracker]:
     """Start the trackers that ``config`` asks for. A tracker that can't start is reported and left out.
 
@@ -201,7 +202,7 @@ def start_trackers(
         step: optimiser steps done before.
         group: name shared by the runs of a sweep.
         varies: the overrides in which the run differs from others of its group.
-        stop_by: when the process must have ended, as ``time.time()`` gives it.
+        stop_by: when the process must have ended, as ``time.time()`` gives it; infinite for no limit.
     """
     requested: dict[str, Callable[[], Tracker]] = {}
     wandb, tensorboard = config.logger.wandb, config.logger.tensorboard

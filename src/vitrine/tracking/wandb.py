@@ -69,7 +69,7 @@ class WandbTracker:
         record: the run folder; its run.json has the W&B id from now on.
         group: name shared by the runs of a sweep, unless the settings have one.
         varies: the overrides in which the run differs from others of its group.
-        stop_by: when the process must have ended, as ``time.time()`` gives it.
+        stop_by: when the process must have ended, as ``time.time()`` gives it; infinite for no limit.
         online_only: for a replay: a server that can't be reached is an error, and W&B has all the time that it needs.
             Otherwise the run continues offline.
     """
@@ -83,7 +83,7 @@ class WandbTracker:
         record: RunRecord,
         group: str | None,
         varies: str,
-        stop_by: float | None = None,
+        stop_by: float = math.inf,
         *,
         online_only: bool = False,
     ) -> None:
@@ -191,8 +191,6 @@ class WandbTracker:
         if self._online_only:
             return REPLAY_SECONDS
         most = min(self.settings.timeout, INTERRUPTED_SECONDS if status == "interrupted" else math.inf)
-        if self._stop_by is None:
-            return most
         return max(0.0, min(most, self._stop_by - time.time() - END_SECONDS))
 
     def _serve(self) -> None:

@@ -80,8 +80,8 @@ class Compilation(Callback):
         may_measure: whether ``auto`` may decide by measured time; otherwise it compiles nothing.
         on_compiled: called with the result.
         showing: entered while the compiler works; takes the most seconds of a trial, or ``None`` for no limit.
-        stop_by: when the command must have ended, as ``time.time()`` gives it; ``None`` for no limit. ``auto`` counts
-            the training until then.
+        stop_by: when the command must have ended, as ``time.time()`` gives it; infinite for no limit. ``auto``
+            counts the training until then.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Compilation(Callback):
         may_measure: bool,
         on_compiled: Callable[[Compiled], None],
         showing: Showing,
-        stop_by: float | None = None,
+        stop_by: float = math.inf,
     ) -> None:
         self.mode = mode
         self.may_measure = may_measure
         self.on_compiled = on_compiled
         self.showing = showing
-        self.stop_by = math.inf if stop_by is None else stop_by
+        self.stop_by = stop_by
         self.what = "nothing"
         self.partial_batch = False  # the current one
 

@@ -24,7 +24,7 @@ class TimeLimit:
     the last epoch, for the test. Steps are measured by a clock that stands still while a computer sleeps.
 
     Args:
-        stop_by: when the process must have ended, as ``time.time()`` gives it.
+        stop_by: when the process must have ended, as ``time.time()`` gives it; infinite for no limit.
         sizes: number of images in ``train``, ``val`` and ``test``.
     """
 
@@ -76,12 +76,12 @@ class GracefulStop(Callback):
 
     Args:
         checkpoints: saves the current state; ``None`` if there is nothing to save, and a signal always stops at once.
-        limit: the time limit; ``None`` for no limit.
+        limit: the time limit.
     """
 
     AGREE_SECONDS = 1.0
 
-    def __init__(self, checkpoints: Checkpoints | None, limit: TimeLimit | None = None) -> None:
+    def __init__(self, checkpoints: Checkpoints | None, limit: TimeLimit) -> None:
         self.checkpoints = checkpoints
         self.limit = limit
         self.asked = False
@@ -102,8 +102,7 @@ class GracefulStop(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         """Save and stop if asked to; after the last step of an epoch, validation comes first."""
         assert isinstance(module, Classifier)
-        if self.limit is not None:
-            self.limit.step_done(module.images_per_step)
+        self.limit.step_done(module.images_per_step)
         due = trainer.world_size == 1 or trainer.global_step % self._every == 0
         due = due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if due and (stop := self.agreed(trainer, trained=False)):
@@ -114,8 +113,7 @@ class GracefulStop(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Start timing the epoch."""
         self._epoch = (time.monotonic(), trainer.global_step)
-        if self.limit is not None:
-            self.limit.begin()
+        self.limit.begin()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Set how often ranks agree, from rank 0's steps per second in this epoch."""
@@ -127,20 +125,19 @@ class GracefulStop(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop if asked to; the epoch has been saved."""
-        if self.limit is not None:
-            self.limit.epoch_done()
+        self.limit.epoch_done()
         trained = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if stop := self.agreed(trainer, trained=trained):
             raise stop
 
     def due(self) -> bool:
         """Whether this rank has a reason to stop before another step."""
-        return self.asked or (self.limit is not None and self.limit.over())
+        return self.asked or self.limit.over()
 
     def agreed(self, trainer: pl.Trainer, *, trained: bool) -> Interrupted | None:
         """Return the exception to stop with if any rank has a reason to stop; every rank must call this."""
         asked = self.asked
-        stop = asked or (self.limit is not None and self.limit.over(trained=trained))
+        stop = asked or self.limit.over(trained=trained)
         if trainer.world_size > 1:
             stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
             asked = stop and trainer.strategy.reduce_boolean_decision(asked, all=False)

@@ -126,7 +126,7 @@ def diverged(losses: Sequence[float]) -> bool:
 def _range_test(run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks) -> RangeTest:
     begin = time.perf_counter()
     rising = RisingRate(run.config.optimizer)
-    stop = GracefulStop(None, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
+    stop = GracefulStop(None, TimeLimit(run.stop_by, data.sizes))
     callbacks: list[Callback] = [rising, stop]
     if is_schedule_free(run.config.optimizer):
         callbacks.append(ScheduleFreeWeights())

@@ -1,5 +1,6 @@
 """A run about to be trained: its configuration, folder, hardware and deadline; and its result."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class TrainingRun:
         hardware: devices, precision and attention kernel.
         began: when the command began, as ``time.time()`` gives it.
         placement: where the images lie.
-        stop_by: when the command must have ended, as ``time.time()`` gives it; ``None`` for no limit.
+        stop_by: when the command must have ended, as ``time.time()`` gives it; infinite for no limit.
         group: name of the sweep, for trackers.
         varies: the overrides in which the run differs from others of its sweep.
         pretrained: initial weights, if the run starts from published ones and not from its own checkpoint.
@@ -54,7 +55,7 @@ class TrainingRun:
     hardware: Hardware
     began: float
     placement: Placement
-    stop_by: float | None = None
+    stop_by: float = math.inf
     group: str | None = None
     varies: str = ""
     pretrained: Pretrained | None = None
@@ -63,7 +64,7 @@ class TrainingRun:
     callbacks: Sequence[Callback] = ()
 
 
-def deadline(config: TrainConfig, since: float) -> float | None:
-    """Return when a command that began at ``since`` must have ended (``trainer.max_time``); ``None`` for no limit."""
+def deadline(config: TrainConfig, since: float) -> float:
+    """Return when a command that began at ``since`` must have ended (``trainer.max_time``); infinite for no limit."""
     limit = config.trainer.max_time
-    return None if limit is None else since + duration_seconds(limit)
+    return math.inf if limit is None else since + duration_seconds(limit)

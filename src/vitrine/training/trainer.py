@@ -96,7 +96,7 @@ def train(
     """
     config, record = run.config, run.record
     checkpoints = Checkpoints(record, config.callbacks.monitor, config.callbacks.keep_every)
-    stop = GracefulStop(checkpoints, None if run.stop_by is None else TimeLimit(run.stop_by, data.sizes))
+    stop = GracefulStop(checkpoints, TimeLimit(run.stop_by, data.sizes))
     pruning = [] if run.pruning_rule is None else [Pruning(run.pruning_rule, stop)]
     trainer = build_trainer(
         run,
