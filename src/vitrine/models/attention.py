@@ -127,26 +127,21 @@ class LocalAttention(Attention):
 
     Args:
         dim, heads, **settings: as of :class:`Attention`.
-        tokens: length of the sequence, N.
 
     Attributes:
         temperature: (heads,), multiplies the scores; starts at the fixed scale of :class:`Attention`.
     """
 
-    diagonal_mask: Tensor
-
-    def __init__(self, dim: int, heads: int, *, tokens: int, **settings: object) -> None:
+    def __init__(self, dim: int, heads: int, **settings: object) -> None:
         super().__init__(dim, heads, **settings)  # type: ignore[arg-type]
         self.temperature = nn.Parameter(torch.full((heads,), self.scale))
         self.scale = 1.0
-        diagonal_mask = torch.zeros(tokens, tokens).fill_diagonal_(-torch.inf)
-        self.register_buffer("diagonal_mask", diagonal_mask, persistent=False)
 
     def relate(self, q: Tensor, k: Tensor, indices: Tensor | None = None) -> Related:
         """Return queries times the temperature, keys, and a bias of minus infinity for a token and itself."""
         q, k, bias = super().relate(q, k, indices)
         q = q * self.temperature[:, None, None].to(q.dtype)  # in mixed precision, too, q keeps the type of k
-        mask = self.diagonal_mask if indices is None else self.diagonal_mask[: q.shape[2], : q.shape[2]]
+        mask = self.temperature.new_full((q.shape[2],), -torch.inf).diag()
         return q, k, mask if bias is None else bias + mask
 
 
@@ -163,8 +158,7 @@ def build_attention(config: ViTConfig, relation: nn.Module) -> nn.Module:
         if isinstance(own, Attention) and own.kernel == "auto":
             own.kernel = config.attention_kernel
         return own
-    attention = ATTENTIONS[config.attention]
-    return (partial(attention, tokens=config.tokens) if attention is LocalAttention else attention)(
+    return ATTENTIONS[config.attention](
         config.dim,
         config.heads,
         qkv_bias=config.qkv_bias,
