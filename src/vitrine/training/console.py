@@ -215,7 +215,8 @@ def show_result(
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
         monitor = record.config["callbacks"]["monitor"]
-        best = "the best on validation" if monitor == "val/acc" else f"the {_extreme(monitor)} {monitor}"
+        extreme = "lowest" if lower_is_better(monitor) else "highest"
+        best = "the best on validation" if monitor == "val/acc" else f"the {extreme} {monitor}"
         chosen = "the last" if monitor == "last" else best
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen}"
     if epoch is not None:
@@ -225,10 +226,6 @@ def show_result(
     rows |= _speed_rows(speed or {})
     rows["run folder"] = str(record.path)
     _print(console, rows)
-
-
-def _extreme(metric: str) -> str:
-    return "lowest" if lower_is_better(metric) else "highest"
 
 
 def _further_rows(stage: str, title: str, metrics: Mapping[str, float]) -> dict[str, str]:

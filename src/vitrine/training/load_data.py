@@ -44,6 +44,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
     data = read() if ranks.rank == 0 else None
     if data is not None and config.resume is None:
         pictures = data.dataset.files.get("train", ())
+        pictures = pictures[:: max(1, len(pictures) // LOOKED_AT)]  # evenly spread
         report_upscaling(config, pictures)
         report_pages(pictures)
         report_few_levels(config.data.levels, pictures)
@@ -53,12 +54,12 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
 
 def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None:
-    """Report pictures that are scaled up to more than twice their size, as far as some of them show.
+    """Report pictures that are scaled up to more than twice their size.
 
     The size that the report advises is the first that the model can take.
     """
     try:
-        sizes = [size_of(picture) for picture in _some(pictures)]
+        sizes = [size_of(picture) for picture in pictures]
     except DataError:  # decoding names the picture
         return
     height, width = config.data.image_hw
@@ -71,18 +72,18 @@ def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None
 
 
 def report_pages(pictures: Sequence[ImageFile]) -> None:
-    """Report pictures with several pages or frames, as far as some of them show."""
-    if paged := [picture for picture in _some(pictures) if has_pages(picture)]:
+    """Report pictures with several pages or frames."""
+    if paged := [picture for picture in pictures if has_pages(picture)]:
         report(f"warning: of pictures with several pages or frames, such as {paged[0]}, only the first is read")
 
 
 def report_few_levels(levels: Sequence[int], pictures: Sequence[ImageFile]) -> None:
-    """Report pictures of 16 bits that use a small part of ``data.levels``, as far as some of them show."""
+    """Report pictures of 16 bits that use a small part of ``data.levels``."""
     try:
-        found = [values for picture in _some(pictures) if (values := sixteen_bit_values(picture)) is not None]
+        found = [values for picture in pictures if (values := sixteen_bit_values(picture)) is not None]
     except DataError:  # decoding names the picture
         return
-    if not found or len(found) < len(_some(pictures)):
+    if not found or len(found) < len(pictures):
         return
     smallest, largest = min(low for low, _, _ in found), max(high for _, high, _ in found)
     low, high = levels
@@ -93,11 +94,6 @@ def report_few_levels(levels: Sequence[int], pictures: Sequence[ImageFile]) -> N
         if any(has_colours for _, _, has_colours in found):
             hint = "save pictures whose values are stretched from there to 0..65535"
         report(f"warning: {of}{last - first + 1} of 256 grey levels; {hint}")
-
-
-def _some(pictures: Sequence[ImageFile]) -> Sequence[ImageFile]:
-    """Return about ``LOOKED_AT`` of the pictures, evenly spread."""
-    return pictures[:: max(1, len(pictures) // LOOKED_AT)]
 
 
 def check_classes(config: TrainConfig, data: ImageDataModule) -> None:

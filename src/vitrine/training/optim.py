@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vitrine.config.finetune import FinetuneConfig
-from vitrine.config.parts import Part, PartError, build, part_at
+from vitrine.config.parts import PartError, build, part_at
 from vitrine.config.schema import OPTIMIZER_LIBRARIES, OptimizerConfig
 from vitrine.models import VisionTransformer
 from vitrine.training.finetune import groups_by_layer
@@ -67,21 +67,16 @@ def build_optimizer(
     """
     fused = fused and not any(one.is_complex() for one in model.parameters() if one.requires_grad)
     if (part := part_at(config, "name")) is not None:
-        return user_optimizer(part, model, config, finetune)
+        own = build(part, parameter_groups(model, config, finetune), lr=config.lr)
+        if not isinstance(own, Optimizer):
+            raise PartError(part.name, f"must return a torch.optim.Optimizer, not {type(own).__name__}")
+        return own
     if config.name == "muon":
         return MuonAndAdamW(config, model, finetune, fused=fused)
     groups = parameter_groups(model, config, finetune)
-    own: dict[str, Any] = {} if config.name in OPTIMIZER_LIBRARIES else {"fused": fused}  # only PyTorch has it
-    own |= {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
-    return OPTIMIZERS[config.name](groups, lr=config.lr, **own)
-
-
-def user_optimizer(part: Part, model: nn.Module, config: OptimizerConfig, finetune: FinetuneConfig) -> Optimizer:
-    """Build the user's optimiser; arguments are those of :func:`build_optimizer`."""
-    optimizer = build(part, parameter_groups(model, config, finetune), lr=config.lr)
-    if not isinstance(optimizer, Optimizer):
-        raise PartError(part.name, f"must return a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    return optimizer
+    settings: dict[str, Any] = {} if config.name in OPTIMIZER_LIBRARIES else {"fused": fused}  # only PyTorch has it
+    settings |= {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
+    return OPTIMIZERS[config.name](groups, lr=config.lr, **settings)
 
 
 def parameter_groups(

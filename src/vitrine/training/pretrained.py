@@ -101,7 +101,9 @@ class Pretrained:
         adapted, changes = _fit(kept, config, stored)
         if parts := config.pretrained_new:
             changes.append(f"new {listed(parts)}")
-        classes = None if record is None else _classes(record)
+        classes = None
+        if record is not None:
+            classes = _by_target(record.facts.get("targets") or {"": record.facts.get("classes")})
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
@@ -196,11 +198,6 @@ def _are_equal(classes: list[tuple[str, list[str]]], others: list[tuple[str, lis
     )
 
 
-def _classes(record: RunRecord) -> list[tuple[str, list[str]]]:
-    """Return targets and classes of a run."""
-    return _by_target(record.facts.get("targets") or {"": record.facts.get("classes")})
-
-
 def _by_target(classes: Mapping[str, list[str] | None]) -> list[tuple[str, list[str]]]:
     """Return targets and classes in an order and a form of Unicode in which they can be compared."""
     return [(nfc(target), list(map(nfc, names or ()))) for target, names in classes.items()]
@@ -246,9 +243,7 @@ def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[st
             return False
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             model = VisionTransformer(config).eval()
-            adapted, _ = _fit(first, config, None)
-            head = {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
-            load_weights(model, adapted | head, f"model.pretrained={config.pretrained}")
+            Pretrained(f"model.pretrained={config.pretrained}", *_fit(first, config, None)).copy_to(model)
             ours = model.forward_features(images)
         return bool((ours - theirs).abs().max() <= CLOSE * theirs.abs().max())
 

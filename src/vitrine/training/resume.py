@@ -135,14 +135,10 @@ def _check(config: TrainConfig, record: RunRecord) -> None:
     """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
     if found := train_faults(replace(config, resume=str(record.path))):
         raise ConfigError(found)
-    done = _validated_epochs(record)
+    done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
     if config.trainer.max_epochs < done:
         problem = f"must be >= {done}, the number of epochs done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
-
-
-def _validated_epochs(record: RunRecord) -> int:
-    return max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
 
 
 def _stopped_early(config: TrainConfig, record: RunRecord) -> str:
