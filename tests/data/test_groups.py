@@ -12,7 +12,7 @@ from helpers.running import write_image_folder
 from vitrine import compose, fit, load_run
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.groups import group_of, likely_groups, refuse_shared
-from vitrine.data.split import hold_out_groups, split_group_folds
+from vitrine.data.split import hold_out_groups, split_fold
 from vitrine.errors import ConfigError, DataError
 from vitrine.explain.page import render
 from vitrine.inference.export.model_card import AccuracyOnTest
@@ -81,12 +81,12 @@ def test_the_seed_alone_draws_the_groups_and_each_may_be_held_out():
     assert max(abs(share - float(labels.float().mean())) for share in shares) < 0.1
 
 
-@pytest.mark.parametrize("split", [partial(hold_out_groups, fraction=0.2), partial(split_group_folds, folds=5, fold=1)])
+@pytest.mark.parametrize("split", [partial(hold_out_groups, fraction=0.2), partial(split_fold, folds=5, fold=1)])
 def test_a_long_name_of_one_group_takes_no_memory_for_the_others(split):
-    expected = split(LABELS, GROUPS, seed=0)
+    expected = split(LABELS, groups=GROUPS, seed=0)
     groups = [f"{name}{'x' * 100_000}" if name == "P9" else name for name in GROUPS]
     tracemalloc.start()
-    found = split(LABELS, groups, seed=0)
+    found = split(LABELS, groups=groups, seed=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.hash == expected.hash
@@ -94,7 +94,7 @@ def test_a_long_name_of_one_group_takes_no_memory_for_the_others(split):
 
 
 def test_each_group_is_in_one_fold():
-    folds = [split_group_folds(LABELS, GROUPS, 5, fold, seed=0) for fold in range(5)]
+    folds = [split_fold(LABELS, 5, fold, seed=0, groups=GROUPS) for fold in range(5)]
     assert sorted(row for split in folds for row in split.val.tolist()) == list(range(120))
     assert sum(len({GROUPS[row] for row in split.val}) for split in folds) == 20
 
@@ -104,10 +104,10 @@ def test_with_few_groups_or_images_the_message_says_what_is_needed():
     with pytest.raises(DataError, match=r"data\.group has 1 group of training images, and needs 2 to split them"):
         hold_out_groups(LABELS[:6], GROUPS[:6], 0.1, seed=0)
     with pytest.raises(DataError, match=r"data\.group has 3 groups of training images, and needs 5 for data\.folds"):
-        split_group_folds(LABELS[:18], GROUPS[:18], 5, 0, seed=0)
+        split_fold(LABELS[:18], 5, 0, seed=0, groups=GROUPS[:18])
     rare = torch.tensor([0] * 27 + [1] * 3)
     with pytest.raises(DataError, match=r"class ill has 3 training images, and needs 5 for data\.folds=5"):
-        split_group_folds(rare, [f"P{number // 2}" for number in range(30)], 5, 0, seed=0, classes=["well", "ill"])
+        split_fold(rare, 5, 0, seed=0, classes=["well", "ill"], groups=[f"P{number // 2}" for number in range(30)])
 
 
 def test_a_class_of_one_group_stays_in_training_and_fails_where_a_fold_takes_it():
@@ -117,7 +117,7 @@ def test_a_class_of_one_group_stays_in_training_and_fails_where_a_fold_takes_it(
     found = set()
     for fold in range(3):
         try:
-            split_group_folds(labels, GROUPS[:18], 3, fold, seed=0, classes=["well", "ill"])
+            split_fold(labels, 3, fold, seed=0, classes=["well", "ill"], groups=GROUPS[:18])
         except DataError as error:
             found.add(str(error))
     assert found == {

@@ -19,15 +19,7 @@ from vitrine.data.leakage import warn_of_equal_files
 from vitrine.data.loader import EvalLoader, TrainLoader, batches_at_once, batches_per_epoch
 from vitrine.data.pixel_store import PixelStore, StoredFiles, StoredSource
 from vitrine.data.placement import Placement, choose_placement, memory_budget
-from vitrine.data.split import (
-    TrainValSplit,
-    hold_out_groups,
-    split_fold,
-    split_group_folds,
-    split_train_val,
-    strata,
-    training_subset,
-)
+from vitrine.data.split import TrainValSplit, hold_out_groups, split_fold, split_train_val, strata, training_subset
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.data.transforms.mixup import build_mixing
 from vitrine.errors import DataError
@@ -169,15 +161,15 @@ class ImageDataModule(pl.LightningDataModule):
             return None
         labels = strata(train.first_labels, data.folds or 2, classes)
         names = () if data.multi_label else classes
+        groups = None
         if data.group is not None:
             if "train" not in self.dataset.groups:
                 raise DataError(f"data.group={data.group}: {data.root} is packed, without groups; train from its files")
-            of_images = self.dataset.groups["train"]
-            if data.folds is not None and data.fold is not None:
-                return split_group_folds(labels, of_images, data.folds, data.fold, data.val_seed, names)
-            return hold_out_groups(labels, of_images, data.val_fraction, data.val_seed, names)
+            groups = self.dataset.groups["train"]
         if data.folds is not None and data.fold is not None:
-            return split_fold(labels, data.folds, data.fold, data.val_seed, names)
+            return split_fold(labels, data.folds, data.fold, data.val_seed, names, groups)
+        if groups is not None:
+            return hold_out_groups(labels, groups, data.val_fraction, data.val_seed, names)
         return split_train_val(labels, data.val_fraction, data.val_seed, names)
 
     def _train_and_val(self) -> tuple[Split, Split]:

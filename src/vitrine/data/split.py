@@ -127,20 +127,33 @@ def _in_proportion(sizes: np.ndarray, count: int, generator: np.random.RandomSta
     return shares.astype(int)
 
 
-def split_fold(labels: Tensor, folds: int, fold: int, seed: int, classes: Sequence[str] = ()) -> TrainValSplit:
+def split_fold(
+    labels: Tensor,
+    folds: int,
+    fold: int,
+    seed: int,
+    classes: Sequence[str] = (),
+    groups: Sequence[str] | None = None,
+) -> TrainValSplit:
     """Split the images into ``folds`` parts, stratified by class; part number ``fold``, from 0, is for validation.
 
-    Each image is in one part; ``seed`` alone decides in which.
+    Each image is in one part; ``seed`` alone decides in which. With ``groups``, the name of each image's group, each
+    group is in one part, and parts are as alike in classes as the groups allow.
 
     Raises:
-        DataError: a class has fewer images than there are folds.
+        DataError: a class has fewer images than there are folds; or there are fewer groups, or a class is in no group
+            left for training.
     """
-    from sklearn.model_selection import StratifiedKFold
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
+    if groups is not None and (count := len(set(groups))) < folds:
+        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {folds} for data.folds")
     _check_smallest(labels, folds, f"for data.folds={folds}", classes)
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels.numpy())
-    train, val = list(parts)[fold]
-    return TrainValSplit(torch.from_numpy(train), torch.from_numpy(val))
+    kind, members = (StratifiedKFold, None) if groups is None else (StratifiedGroupKFold, _numbered(groups))
+    parts = kind(folds, shuffle=True, random_state=seed).split(np.zeros(len(labels)), labels.numpy(), members)
+    held_out = np.zeros(len(labels), bool)
+    held_out[list(parts)[fold][1]] = True
+    return _of_groups(labels, held_out, classes)
 
 
 def hold_out_groups(
@@ -188,27 +201,6 @@ def _numbered(groups: Sequence[str]) -> np.ndarray:
     """
     numbers = {name: number for number, name in enumerate(sorted(set(groups)))}
     return np.array([numbers[name] for name in groups])
-
-
-def split_group_folds(
-    labels: Tensor, groups: Sequence[str], folds: int, fold: int, seed: int, classes: Sequence[str] = ()
-) -> TrainValSplit:
-    """As :func:`split_fold`, with each group in one part; parts are as alike in classes as the groups allow.
-
-    Raises:
-        DataError: there are fewer groups than folds, or images of a class, or a class is in no group left for training.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    count = len(set(groups))
-    if count < folds:
-        raise DataError(f"data.group has {plural(count, 'group')} of training images, and needs {folds} for data.folds")
-    _check_smallest(labels, folds, f"for data.folds={folds}", classes)
-    members = _numbered(groups)
-    parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(members, labels.numpy(), members)
-    held_out = np.zeros(len(labels), bool)
-    held_out[list(parts)[fold][1]] = True
-    return _of_groups(labels, held_out, classes)
 
 
 def _of_groups(labels: Tensor, held_out: np.ndarray, classes: Sequence[str]) -> TrainValSplit:
