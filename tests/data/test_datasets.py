@@ -281,7 +281,7 @@ def test_a_damaged_image_file_is_named(read, flowers, change):
 
 
 def test_another_number_of_classes_than_configured_is_refused(read, flowers):
-    with pytest.raises(DataError, match=r"data/train has 2 classes, not data\.num_classes=10"):
+    with pytest.raises(DataError, match=r"data has 2 classes, not data\.num_classes=10"):
         read(**FOLDER | {"num_classes": 10})
 
 

@@ -51,7 +51,7 @@ def test_labels_are_integers_of_any_kind(loaded, kind):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"classes": ["a", "b"]}, r"names 2 classes, not data\.num_classes=3"),
+        ({"classes": ["a", "b"]}, r"has 2 classes, not data\.num_classes=3"),
         ({"classes": ["a", "b", "a"]}, r"names 1 class more than once: a$"),
         ({"classes": 3}, r"classes are not a list of names: .*not iterable"),
         (

@@ -84,6 +84,10 @@ def load_dataset(
             raise ConfigError(faults)
         if config.targets and config.name in TARGETS:
             dataset = _with_targets(dataset, [(name, TARGETS[config.name][name]) for name in config.targets])
+    if len(dataset.classes) != config.num_classes:
+        where = config.root if config.name in OWN_FILES else f"data={config.name}"
+        count = plural(len(dataset.classes), "class", "classes")
+        raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
     if with_fingerprint:
         dataset = replace(dataset, fingerprint=fingerprint(dataset))
     if dataset.nbytes <= memory:
@@ -94,9 +98,6 @@ def load_dataset(
         if split is not None and (channels := split.stored.shape[1]) != config.in_channels:
             expected = f"data.in_channels={config.in_channels}"
             raise DataError(f"data={config.name} has {name} images with {plural(channels, 'channel')}, not {expected}")
-    if len(dataset.classes) != config.num_classes:
-        count = plural(len(dataset.classes), "class", "classes")
-        raise DataError(f"data={config.name} has {count}, not data.num_classes={config.num_classes}")
     return _map_splits(dataset, lambda split: _resized(split, config.image_size))
 
 

@@ -18,7 +18,7 @@ from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.image_folder import SUFFIXES, scan_folder
 from vitrine.data.labelled_files import Label
 from vitrine.errors import DataError
-from vitrine.text import listed, plural, printable, report
+from vitrine.text import listed, printable, report
 
 Labelled = tuple[Sequence[ImageFile], torch.Tensor]  # files, and their labels as Split has them
 MAX_LISTED = 2
@@ -105,9 +105,6 @@ def _of_files(
     if config.in_channels not in MODES:
         allowed = "1 (grey), 3 (RGB) or 4 (RGBA)"
         raise DataError(f"data.in_channels={config.in_channels}: image files are decoded to {allowed} channels")
-    if len(classes) != config.num_classes:
-        count = plural(len(classes), "class", "classes")
-        raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
     by_letters = defaultdict(list)
     for name in classes:
         by_letters[name.casefold()].append(name)

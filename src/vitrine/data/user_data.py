@@ -36,8 +36,6 @@ def user_dataset(part: Part, config: DataConfig) -> ImageDataset:
     names = given.get("classes")
     with as_part_error(part.name, "classes are not a list of names"):
         classes = [str(name) for name in (range(config.num_classes) if names is None else names)]
-    if len(classes) != config.num_classes:
-        raise DataError(f"data={part.name} names {len(classes)} classes, not data.num_classes={config.num_classes}")
     if repeated := [name for name, count in Counter(classes).items() if count > 1]:
         raise DataError(
             f"data={part.name} names {plural(len(repeated), 'class', 'classes')} more than once: {listed(repeated, 3)}"
