@@ -19,6 +19,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from vitrine.data.labelled_files import Label, LabelledFiles
 from vitrine.errors import DataError, first_line
@@ -29,6 +30,17 @@ LABEL = "label"  # the column of the classes, unless others are named
 SEPARATOR = "|"  # of the labels of an image
 MAX_LISTED = 3
 _NOT_UTF8 = re.compile(r"[\0\udc80-\udcff]")  # Python's stand-ins for other bytes; zeros are of UTF-16
+
+Value = TypeVar("Value")
+
+
+class ImageRow(NamedTuple):
+    """A row: the number of its line, the path, the cells of the columns that are read, and the split."""
+
+    line: int
+    path: str
+    cells: list[str]
+    split: str
 
 
 def read_csv(
@@ -53,40 +65,54 @@ def read_csv(
             raise DataError(f"{root} is a folder{did_you_mean('data=imagefolder')}")
         hint = similar_path_hint(root, lambda entry: entry.suffix.lower() == ".csv")
         raise DataError(f"there is no file {root}{hint}")
-    read = columns if group is None else (*columns, group)
-    found: dict[str, list[tuple[Path, list[list[str]]]]] = {}  # by split, a file with its labels for each target
-    groups: dict[str, list[str]] = {}
-    listed_in: dict[str, tuple[str, int]] = {}  # split and line of each file, by its absolute path
-    locations: list[tuple[Path, int]] = []  # of each file, with its line
-    behind_links = cache(os.path.realpath)
-    for line, path, cells, split in _rows(root, read, multi_label, unread := list[str]()):
-        # as it is written: behind a link, .. is not the folder before it
-        forms = (root.parent / form for form in other_forms(path))
-        location = next(filter(os.path.isfile, forms), root.parent / path)  # Path's may raise
-        if ".." in location.parts:
-            same = f"{behind_links(location.parent)}/{location.name}"
-        else:
-            same = os.path.abspath(location)  # noqa: PTH100 - pathlib is slow
-        if same in listed_in:
-            raise DataError(_listed_twice(root, path, listed_in[same], (split, line)))
-        listed_in[same] = split, line
-        locations.append((location, line))
-        if group is not None:
-            groups.setdefault(split, []).append(cells.pop())
-        labels = [split_labels(cell) if multi_label else [cell] for cell in cells]
-        found.setdefault(split, []).append((location, labels))
-    classes = {}
-    for number, column in enumerate(columns):
-        labels_of = {split: [labels[number] for _, labels in images] for split, images in found.items()}
-        classes[column] = _classes(root, column, labels_of)
-    _check_files(root, locations)
-    indices = [{name: index for index, name in enumerate(names)} for names in classes.values()]
-    splits: dict[str, list[tuple[Path, Label]]] = {
-        split: [(file, _label(labels, indices, multi_label)) for file, labels in found[split]]
-        for split in SPLITS
-        if split in found
+    rows, unread = _rows(root, columns if group is None else (*columns, group), multi_label)
+    files = [_located(root.parent, row.path) for row in rows]
+    _refuse_repeated_files(root, rows, files)
+    labels = [[split_labels(cell) if multi_label else [cell] for cell in row.cells[: len(columns)]] for row in rows]
+    classes = {
+        column: _classes(root, column, _by_split(rows, [own[number] for own in labels]))
+        for number, column in enumerate(columns)
     }
+    _check_files(root, rows, files)
+    indices = [{name: index for index, name in enumerate(names)} for names in classes.values()]
+    labelled = [(file, _label(own, indices, multi_label)) for file, own in zip(files, labels, strict=True)]
+    images = _by_split(rows, labelled)
+    splits = {split: images[split] for split in SPLITS if split in images}
+    groups = {} if group is None else _by_split(rows, [row.cells[-1] for row in rows])
     return LabelledFiles(root, classes[columns[0]], splits, classes, groups, unread)
+
+
+def _by_split(rows: Sequence[ImageRow], values: Sequence[Value]) -> dict[str, list[Value]]:
+    """Return the values, one of each row, by the split of their rows."""
+    found: dict[str, list[Value]] = {}
+    for row, value in zip(rows, values, strict=True):
+        found.setdefault(row.split, []).append(value)
+    return found
+
+
+def _located(folder: Path, path: str) -> Path:
+    """Return the file at ``path``, in the form of Unicode in which it exists; if in none, as it is written."""
+    forms = (folder / form for form in other_forms(path))
+    return next(filter(os.path.isfile, forms), folder / path)  # Path's may raise
+
+
+def _refuse_repeated_files(table: Path, rows: Sequence[ImageRow], files: Sequence[Path]) -> None:
+    behind_links = cache(os.path.realpath)
+    listed_by: dict[str, ImageRow] = {}  # by absolute path
+    for row, file in zip(rows, files, strict=True):
+        same = os.path.abspath(file)  # noqa: PTH100 - pathlib is slow
+        if ".." in file.parts:  # behind a link, it is not the folder before it
+            same = f"{behind_links(file.parent)}/{file.name}"
+        first = listed_by.setdefault(same, row)
+        if first is row:
+            continue
+        if first.split == row.split:
+            lines = f"lines {first.line} and {row.line}"
+            raise DataError(f"{table} lists {row.path} twice, in {lines}; keep one of them")
+        raise DataError(
+            f"{table} lists {row.path} in {first.split} (line {first.line}) and in {row.split} (line {row.line}): "
+            "leakage, as the model would be measured on an image that another split knows; keep one of them"
+        )
 
 
 def _label(labels: Sequence[Sequence[str]], indices: Sequence[Mapping[str, int]], multi_label: bool) -> Label:
@@ -132,15 +158,14 @@ def refuse_repeated(file: Path, read: Iterable[str], columns: Sequence[str]) -> 
         raise DataError(f"{file} has more than one column {repeated[0]}; rename or remove the others")
 
 
-def _rows(
-    file: Path, columns: Sequence[str], multi_label: bool, unread: list[str]
-) -> Iterator[tuple[int, str, list[str], str]]:
-    """Yield line number, path, content of ``columns``, and split of each row; ``unread`` receives other columns."""
+def _rows(file: Path, columns: Sequence[str], multi_label: bool) -> tuple[list[ImageRow], list[str]]:
+    """Return the rows, with their content of ``columns``, and the names of the columns that are not read."""
+    found = []
     try:
         rows = csv.DictReader(utf8_lines(file))
         _check_columns(file, ("path", *columns), rows.fieldnames or [])
         refuse_repeated(file, ("path", *columns, "split"), rows.fieldnames or [])
-        unread += [name for name in rows.fieldnames or [] if name not in ("path", *columns, "split")]
+        unread = [name for name in rows.fieldnames or [] if name not in ("path", *columns, "split")]
         for row in rows:
             if any(row.get(None) or ()):
                 problem = "there are more cells than columns; quote cells that hold commas"
@@ -156,7 +181,9 @@ def _rows(
             if split not in SPLITS:
                 problem = f"split '{split}' is not one of {', '.join(SPLITS)}{did_you_mean(nearest(split, SPLITS))}"
                 raise DataError(f"{file}, line {rows.line_num}: {problem}")
-            yield rows.line_num, row["path"].strip(), [nfc(row[column].strip()) for column in columns], split
+            cells = [nfc(row[column].strip()) for column in columns]
+            found.append(ImageRow(rows.line_num, row["path"].strip(), cells, split))
+        return found, unread
     except csv.Error as error:
         raise DataError(f"cannot read {file}: {first_line(error)}") from None
     except OSError as error:
@@ -195,23 +222,13 @@ def _classes(file: Path, column: str, found: Mapping[str, Sequence[Sequence[str]
     return classes
 
 
-def _check_files(file: Path, locations: Sequence[tuple[Path, int]]) -> None:
-    missing = [(location, line) for location, line in locations if not os.path.isfile(location)]  # noqa: PTH113
+def _check_files(table: Path, rows: Sequence[ImageRow], files: Sequence[Path]) -> None:
+    missing = [(file, row.line) for file, row in zip(files, rows, strict=True) if not os.path.isfile(file)]  # noqa: PTH113
     if not missing:
         return
-    location, line = missing[0]
+    file, line = missing[0]
     more = f" and {plural(len(missing) - 1, 'more file')}" if len(missing) > 1 else ""
     start = "relative paths start at the folder of the CSV file"
-    if "\\" in location.name:  # written on Windows
+    if "\\" in file.name:  # written on Windows
         start += "; write / between folders"
-    raise DataError(f"{file}, line {line}: there is no file {location}{more}; {start}{similar_path_hint(location)}")
-
-
-def _listed_twice(file: Path, path: str, first: tuple[str, int], second: tuple[str, int]) -> str:
-    (split, line), (other, again) = first, second
-    if split == other:
-        return f"{file} lists {path} twice, in lines {line} and {again}; keep one of them"
-    return (
-        f"{file} lists {path} in {split} (line {line}) and in {other} (line {again}): leakage, as the model would be "
-        f"measured on an image that another split knows; keep one of them"
-    )
+    raise DataError(f"{table}, line {line}: there is no file {file}{more}; {start}{similar_path_hint(file)}")
