@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -52,15 +52,8 @@ def repeated(entries: Sequence[Entry]) -> tuple[Pairs, Pairs]:
     Of files of equal size the last bytes are compared, and whole files only where these are equal, up to ``MAX_BYTES``
     of them.
     """
-    suspects = [list(entries)]
-    for digest in (_size, _tail, _whole):
-        if digest is _whole:
-            suspects = _readable(suspects)
-        groups: dict[tuple[int, object], list[Entry]] = defaultdict(list)
-        for number, equal in enumerate(suspects):
-            for entry in equal:
-                groups[number, digest(entry[1])].append(entry)
-        suspects = [equal for equal in groups.values() if len({(split, label) for split, _, label in equal}) > 1]
+    suspects = _alike(_alike([list(entries)], _size), _tail)
+    suspects = _alike(_readable(suspects), _whole)
     leaked: Pairs = []
     contradictory: Pairs = []
     for equal in suspects:
@@ -72,6 +65,15 @@ def repeated(entries: Sequence[Entry]) -> tuple[Pairs, Pairs]:
             elif file is earlier[1] and len(first) > 1:
                 contradictory.append((equal[0][1], file))
     return leaked, contradictory
+
+
+def _alike(groups: list[list[Entry]], digest: Callable[[ImageFile], object]) -> list[list[Entry]]:
+    """Divide groups by a digest of their files; those of one split and one label are left out."""
+    found: dict[tuple[int, object], list[Entry]] = defaultdict(list)
+    for number, group in enumerate(groups):
+        for entry in group:
+            found[number, digest(entry[1])].append(entry)
+    return [group for group in found.values() if len({(split, label) for split, _, label in group}) > 1]
 
 
 def _shown(pairs: Pairs) -> str:
