@@ -201,23 +201,7 @@ def _lead(
 ) -> None:
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
-    flops = flops_per_image(config.model)
-    taught = 0 if run.distillation is None else flops_per_image(run.distillation.trained.model)
-    phases = record.facts.get("training_flops_phases") or []
-    by_epoch = planned_flops(config, flops, phases, first_epoch, of_teacher=taught)
-    facts: dict[str, Any] = {
-        "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
-        "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
-        "flops_per_image": flops,
-        "training_flops_per_image": round(sum(by_epoch) / len(by_epoch)),  # mean over epochs
-        "epochs": config.trainer.max_epochs,
-        "steps_per_epoch": data.steps_per_epoch,
-    }
-    if run.distillation is not None:
-        facts["teacher_flops_per_image"] = taught
-    if config.trainer.image_schedule:
-        facts["training_flops_phases"] = flops_phases(by_epoch)
-    record.update(**facts)
+    facts, by_epoch = _record_plan(run, data, module, first_epoch)
     changes = None if run.pretrained is None else run.pretrained.changes
     place, classes = data.placement.line, class_sizes(data)
     show_start(console, config, record, run.hardware, facts, data.sizes, place, changes, classes)
@@ -230,7 +214,7 @@ def _lead(
     reset_peak_memory(run.hardware)
     trackers = start_trackers(config, record, first_step, run.group, run.varies, run.stop_by)
     with RunLogger(record, first_step, trackers) as logger:
-        best = _train_and_time(run, data, module, ranks, StartUp(run, first_step), logger, console, by_epoch)
+        best = _train_and_time(run, data, module, ranks, first_step, logger, console, by_epoch)
         if (epochs := module.trainer.current_epoch) < config.trainer.max_epochs:
             record.update(epochs=epochs, training_flops_per_image=round(sum(by_epoch[:epochs]) / epochs))
             print(stopped_before(module.trainer), flush=True)
@@ -246,28 +230,46 @@ def _lead(
     show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
 
 
+def _record_plan(
+    run: TrainingRun, data: ImageDataModule, module: Classifier, first_epoch: int
+) -> tuple[dict[str, Any], list[int]]:
+    """Record how large the model and its training are; return that, and the FLOPs per image of each epoch's steps."""
+    config = run.config
+    flops = flops_per_image(config.model)
+    taught = 0 if run.distillation is None else flops_per_image(run.distillation.trained.model)
+    phases = run.record.facts.get("training_flops_phases") or []
+    by_epoch = planned_flops(config, flops, phases, first_epoch, of_teacher=taught)
+    facts: dict[str, Any] = {
+        "parameters": sum(parameter.numel() for parameter in module.model.parameters()),
+        "trained_parameters": sum(one.numel() for one in module.model.parameters() if one.requires_grad),
+        "flops_per_image": flops,
+        "training_flops_per_image": round(sum(by_epoch) / len(by_epoch)),  # mean over epochs
+        "epochs": config.trainer.max_epochs,
+        "steps_per_epoch": data.steps_per_epoch,
+    }
+    if run.distillation is not None:
+        facts["teacher_flops_per_image"] = taught
+    if config.trainer.image_schedule:
+        facts["training_flops_phases"] = flops_phases(by_epoch)
+    run.record.update(**facts)
+    return facts, by_epoch
+
+
 def _train_and_time(
     run: TrainingRun,
     data: ImageDataModule,
     module: Classifier,
     ranks: Ranks,
-    start_up: StartUp,
+    first_step: int,
     logger: RunLogger,
     console: Console,
     training_flops: Sequence[float],
 ) -> dict[str, float]:
     """Train with a progress bar, record the speed, and return the metrics of the best epoch.
 
-    Args:
-        run: the run.
-        data: its images.
-        module: the model, ready to be trained.
-        ranks: those that train it together.
-        start_up: the time until now.
-        logger: takes the metrics.
-        console: shows the progress.
-        training_flops: FLOPs of a training step, per image, in each epoch.
+    ``training_flops`` are those of a step, per image, in each epoch.
     """
+    start_up = StartUp(run, first_step)
     throughput = Throughput(training_flops.__getitem__, partial(PeakFlops.of, run.hardware))
     progress = ProgressBar(console, run.config.trainer.max_epochs, module.steps)
 
