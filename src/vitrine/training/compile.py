@@ -146,52 +146,66 @@ class Compilation(Callback):
         device = module.device.type
         what = what_pays(device, trainer.world_size) if self.mode == "auto" else self.mode
         if what == "nothing":
-            requested = module.config.trainer.compile == what
-            reason = "as configured" if requested else "as when this run began"
-            if has_constant_features(module.config):
-                reason = "the blocks are called once for each image"
-            return Compiled(what, reason if self.mode == what else f"auto compiles nothing on {device}")
-        if problem := self._of_any_rank(trainer, missing_for(device)):
-            return Compiled("nothing", problem)
-        before, limit = 0.0, None
-        if self.mode == "auto":
-            if not self.may_measure:
-                return Compiled("nothing", "deterministic runs do not decide by measured time")
-            if not _can_be_abandoned():
-                return Compiled("nothing", "it is tried in a program's main thread only, where it can be abandoned")
-            left = self._of_rank_0(trainer, max(0.0, self.stop_by - time.time() - TimeLimit.MARGIN))
-            if left < EARNED_BACK_AFTER[what]:
-                return Compiled("nothing", f"trainer.max_time leaves {short_duration(left)}, too short to pay off")
-            settings = module.config.trainer
-            sides = image_sides(settings.image_schedule, settings.max_epochs)
-            whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
-            parts = settings.accumulate_grad_batches * module.steps * whole
-            before = self._of_rank_0(trainer, self._step_seconds(trainer, module, EARNED_BACK_AFTER[what] / parts))
-            if (total := min(before * parts, left)) < EARNED_BACK_AFTER[what]:
-                untimed = "" if module.distillation is None else " beside its teacher"  # which is not compiled
-                takes = f"training takes less than {short_duration(total)}{untimed}"
-                return Compiled("nothing", f"{takes}, too short to pay off")
+            return Compiled(what, self._why_nothing(module))
+        problem, before, limit = self._of_any_rank(trainer, missing_for(device)), math.inf, None
+        if not problem and self.mode == "auto":
+            problem, before, total = self._worth_trying(trainer, module, what)
             limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
+        if problem:
+            return Compiled("nothing", problem)
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
-        compiled_parts = compile_parts(module.model, what)
-        self.what = what  # while it is measured, too
-        after, failure = math.inf, ""
+        parts = compile_parts(module.model, what)
+        self.what, after = what, math.inf  # while it is measured, too
         try:
             with self.showing(limit), _at_most(limit):
                 after = self._step_seconds(trainer, module)
         except TrialTooLong:
-            failure = f"abandoned after {short_duration(limit or 0.0)}, the most that trying it may take of this run"
+            problem = f"abandoned after {short_duration(limit or 0.0)}, the most that trying it may take of this run"
         except Exception as error:  # the compiler can fail in any way
-            failure = f"it failed: {first_line(error)}"
-        failure = self._of_any_rank(trainer, failure)
-        after = self._of_rank_0(trainer, after) if before else after
-        if failure or after > 0.98 * (before or math.inf):
-            undo(compiled_parts)
+            problem = f"it failed: {first_line(error)}"
+        problem, instead = self._of_any_rank(trainer, problem), ""
+        if self.mode == "auto":
+            after, instead = self._of_rank_0(trainer, after), f" instead of {short_duration(before)}"
+        if not problem and after > 0.98 * before:
+            problem = f"it was not faster: {short_duration(after)} a step{instead}"
+        if problem:
+            undo(parts)
             torch.compiler.reset()  # frees the memory of CUDA graphs
-            why = failure or f"it was not faster: {short_duration(after)} a step instead of {short_duration(before)}"
-            return Compiled("nothing", why)
-        gain = f"{short_duration(after)} a step" + (f" instead of {short_duration(before)}" if before else "")
-        return Compiled(what, gain)
+            return Compiled("nothing", problem)
+        return Compiled(what, f"{short_duration(after)} a step{instead}")
+
+    def _why_nothing(self, module: Classifier) -> str:
+        """Return why the mode, or ``auto`` on this device, compiles nothing."""
+        if self.mode == "auto":
+            return f"auto compiles nothing on {module.device.type}"
+        if has_constant_features(module.config):
+            return "the blocks are called once for each image"
+        return "as configured" if module.config.trainer.compile == "nothing" else "as when this run began"
+
+    def _worth_trying(self, trainer: pl.Trainer, module: Classifier, what: str) -> tuple[str, float, float]:
+        """Return why ``auto`` does not try to compile, empty if it does; and seconds of a step and of all, uncompiled.
+
+        These are infinite where they are not measured.
+        """
+        if not self.may_measure:
+            return "deterministic runs do not decide by measured time", math.inf, math.inf
+        if not _can_be_abandoned():
+            problem = "it is tried in a program's main thread only, where it can be abandoned"
+            return problem, math.inf, math.inf
+        least = EARNED_BACK_AFTER[what]
+        left = self._of_rank_0(trainer, max(0.0, self.stop_by - time.time() - TimeLimit.MARGIN))
+        if left < least:
+            return f"trainer.max_time leaves {short_duration(left)}, too short to pay off", math.inf, math.inf
+        settings = module.config.trainer
+        sides = image_sides(settings.image_schedule, settings.max_epochs)
+        whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
+        parts = settings.accumulate_grad_batches * module.steps * whole
+        step = self._of_rank_0(trainer, self._step_seconds(trainer, module, least / parts))
+        total, problem = min(step * parts, left), ""
+        if total < least:
+            untimed = "" if module.distillation is None else " beside its teacher"  # which is not compiled
+            problem = f"training takes less than {short_duration(total)}{untimed}, too short to pay off"
+        return problem, step, total
 
     def _step_seconds(self, trainer: pl.Trainer, module: Classifier, short: float = 0.0) -> float:
         """Time a forward and backward pass on a part of a batch: the shortest of three after a warm-up, in seconds.
