@@ -10,7 +10,6 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results, parse_overrides
 from vitrine.compare.table import distinguishes, tabulate
 from vitrine.config.keys import keys
-from vitrine.config.source_code import source_hash, text_hash
 from vitrine.config.sweep import TrainCommand, facts_of
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -194,16 +193,6 @@ def test_runs_with_edited_source_of_a_part_are_separate_rows(tmp_path, write_run
         (f"source of {fourier}=01234567", 2),
         (f"source of {fourier}=fedcba98", 1),
     ]
-
-
-def test_runs_of_one_source_are_a_row_whichever_version_hashed_it(tmp_path, write_run):
-    part, text = "my_lab.Fourier", "class Fourier: ...\n"
-    for seed, hashed in enumerate((text_hash, source_hash)):
-        parts = {part: hashed({"my_lab.py": text})}
-        run = write_run(tmp_path, seed=seed, model={"position": part}, facts={"parts": parts})
-        (run / "parts").mkdir()
-        (run / "parts" / "my_lab.py").write_text(text)
-    assert table_of(tmp_path).columns == []
 
 
 def test_cells_about_parts_that_a_run_does_not_have_are_dashes(tmp_path, write_run):

@@ -13,13 +13,9 @@ from helpers.user_parts import enter_lab
 from vitrine.cli.flags import parse_flags
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
-from vitrine.config.parts import names_of
-from vitrine.config.serialize import to_plain
-from vitrine.config.source_code import sources, text_hash
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.user_code import store_code
-from vitrine.sweeps.fingerprint import VERSION, _fingerprint, trial_name
 from vitrine.sweeps.run import run as run_sweep
 from vitrine.sweeps.search_summary import describe_search, print_search
 from vitrine.sweeps.summary import find_sweeps, mixed_images, print_location, print_sweep, print_trials
@@ -171,11 +167,8 @@ def test_edited_source_is_trained_again_and_reported_but_comments_are_no_edit(tm
     overrides = ["model=vit_nano", f"position=learned,{part}", "seed=0,1"]
     for trial in grid(tmp_path, *overrides).trials:
         train(trial, lambda config: 0.5)
-        hashes = {name: text_hash(sources(name)) for name in names_of(trial.config)}  # as of an earlier version
-        record, identity = RunRecord(trial.folder), _fingerprint(to_plain(trial.config), hashes)
-        store_code(record, trial.config)
-        record.update(parts=hashes, fingerprint=identity, fingerprint_version=VERSION)
-        trial.folder.rename(trial.folder.with_name(trial_name(trial.varies, identity)))
+        record = RunRecord(trial.folder)
+        record.update(**store_code(record, trial.config))
     monkeypatch.setattr("vitrine.sweeps.run.run_trial", lambda trial, **options: TrialResult("failed", error="no"))
     layers.write_text(f"# the same code\n{layers.read_text()}")
     made = [f"paths.output_dir={tmp_path}", *overrides]

@@ -19,7 +19,6 @@ from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_groups, read_predictions
 from vitrine.runs.registry import RunEntry, RunList, UnreadableRun, find_runs
 from vitrine.runs.status import FAILED
-from vitrine.runs.user_code import code_hashes
 from vitrine.untrusted import read_json
 
 LONGEST_COMMAND = 20_000  # characters: the time of shlex.split is quadratic in them, 25 ms for so many
@@ -207,7 +206,7 @@ def result_of(entry: RunEntry) -> RunResult:
         config, facts = (entry.config, RunRecord.open(folder).facts) if status in FAILED else ({}, entry.facts)
         return RunResult(str(folder), status, config, _overrides(facts), facts, {}, [], folder)
     record = RunRecord.open(folder)
-    facts, metrics = record.facts | {"parts": code_hashes(record)}, entry.metrics
+    facts, metrics = record.facts, entry.metrics
     if not metrics:
         raise RunError(f"{folder / 'metrics.json'} is empty")
     history = record.history()

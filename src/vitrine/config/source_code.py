@@ -13,8 +13,6 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-MAX_COPY = 256 * 1024  # bytes of a part's source in a run folder: Python parses them in a second or two
-MAX_IMPORTS = 1000  # modules that this source imports
 MAX_DEPTH = 1000  # of a syntax tree, in nodes and lists; Python's own limit changes with the depth of the caller
 
 
@@ -39,19 +37,14 @@ def stay_importable(name: str) -> None:
     sys.path += [str(root) for root in roots if str(root) not in sys.path]  # behind installed packages
 
 
-def sources(name: str, copy: Path | None = None) -> dict[str, str]:
+def sources(name: str) -> dict[str, str]:
     """Return the source of the part ``name``: text by path relative to the folder that it is imported from.
 
     That is its module, the packages around it, and what these import from the same folder, followed without importing
     anything. A package without ``__init__.py`` can be in several folders; all of them are searched. Empty for a part of
     an installed package, whose version stands for its source.
-
-    Args:
-        name: the part's dotted name.
-        copy: read the copy in this folder, which anyone may have written: links out of it, and files larger than
-            ``MAX_COPY``, are left out. Empty if all files are larger together, or import more than ``MAX_IMPORTS``.
     """
-    roots = _roots(name.partition(".")[0])[0] if copy is None else [copy]
+    roots, _ = _roots(name.partition(".")[0])
     found: dict[str, str] = {}
     waiting, known = [name], {name}
     while waiting:
@@ -59,15 +52,13 @@ def sources(name: str, copy: Path | None = None) -> dict[str, str]:
         for count in range(1, len(names) + 1):
             module = ".".join(names[:count])
             files = ((root, path) for root in roots for path in _module_files(root, module))
-            root, path = next((pair for pair in files if _is_read(pair[1], copy)), (None, None))
+            root, path = next((pair for pair in files if pair[1].is_file()), (None, None))
             if root and path and (relative := path.relative_to(root).as_posix()) not in found:
                 found[relative] = path.read_text(encoding="utf-8", errors="replace")
                 package = module if path.name == "__init__.py" else module.rpartition(".")[0]
                 new = _imports(found[relative], package) - known
                 waiting += new
                 known |= new
-                if copy and (len(known) > MAX_IMPORTS or sum(map(len, found.values())) > MAX_COPY):
-                    return {}
     return dict(sorted(found.items()))
 
 
@@ -84,12 +75,8 @@ def code_hash(name: str) -> str:
 
 def source_hash(found: Mapping[str, str]) -> str:
     """Return a hash of what :func:`sources` found, in which comments, docstrings and formatting do not count."""
-    return text_hash({path: _syntax(text) for path, text in found.items()})
-
-
-def text_hash(found: Mapping[str, str]) -> str:
-    """Return the hash of a text by path, as run.json had it of a part's source in earlier versions."""
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+    trees = {path: _syntax(text) for path, text in found.items()}
+    return hashlib.sha256(json.dumps(trees).encode()).hexdigest()[:16]
 
 
 def lacks_source(name: str, module: str) -> bool:
@@ -153,15 +140,6 @@ def _module_files(root: Path, module: str) -> Iterator[Path]:
     path = root.joinpath(*module.split("."))
     yield path / "__init__.py"
     yield path.with_name(f"{path.name}.py")
-
-
-def _is_read(path: Path, copy: Path | None) -> bool:
-    return path.is_file() and (copy is None or (_is_inside(path, copy) and path.stat().st_size <= MAX_COPY))
-
-
-def _is_inside(path: Path, copy: Path) -> bool:
-    """Whether neither ``path`` nor the folder ``copy`` is a link to elsewhere."""
-    return path.resolve().is_relative_to(copy.parent.resolve() / copy.name)
 
 
 @lru_cache(200)

@@ -49,9 +49,8 @@ def code_diff(record: RunRecord) -> bytes:
 
 def _sections(record: RunRecord) -> dict[str, Mapping[str, Any]]:
     from vitrine.config.sweep import facts_of  # imports OmegaConf, which a list of runs does not need
-    from vitrine.runs.user_code import code_hashes
 
-    facts, parts = record.facts, code_hashes(record)
+    facts, parts = record.facts, record.facts.get("parts")
     return {
         "config": {name: value for name, value in record.config.items() if facts_of(str(name)).describes_run},
         "data": {name: facts.get(name) for name in DATA},

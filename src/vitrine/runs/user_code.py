@@ -1,8 +1,7 @@
 """The source of a user's parts in a run folder: ``parts/``, and its hashes in run.json."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import unified_diff
 from itertools import count, islice
 from pathlib import Path
@@ -12,16 +11,14 @@ from typing import Any
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.config.keys import key_facts
 from vitrine.config.parts import is_dotted, names_of, parts_of
-from vitrine.config.source_code import code_hash, edited_since_import, source_hash, sources, text_hash
+from vitrine.config.source_code import code_hash, edited_since_import, sources
 from vitrine.errors import RunError, first_line
 from vitrine.redact import redact
-from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 from vitrine.text import one_line, printable
 from vitrine.untrusted import read_bytes
 
 FOLDER = "parts"
-MAX_PARTS = 20  # of a run whose hashes are renewed
 MAX_BYTES = 1024**2  # of a file that is compared
 MAX_LINES = 5000
 MAX_SOURCES = 1000  # files of a run that are compared
@@ -85,44 +82,8 @@ def refuse_edited_model(record: RunRecord, model: ViTConfig, metrics: Iterable[s
 
 def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:
     """Those of ``names`` whose source is not what run.json has the hash of."""
-    names = sorted(names)
-    known = code_hashes(record, names)
-    return [name for name in names if code_hash(name) != known.get(name)]
-
-
-def code_hashes(record: RunRecord, names: Collection[str] | None = None) -> dict[str, str]:
-    """Return the hashes in run.json of the source of a run's own parts, by their names, as this version computes them.
-
-    Earlier versions hashed the text of the source, comments included. Such a hash is replaced where that text is still
-    there: in the run folder, or where the part is imported from.
-
-    Args:
-        record: the run, which anyone may have written.
-        names: the parts whose hashes are renewed, the first ``MAX_PARTS``; by default those that config.yaml names.
-
-    Raises:
-        RunError: run.json or config.yaml is damaged.
-    """
-    stored: dict[str, str] = record.facts.get("parts") or {}
-    if stored and names is None:
-        names = _texts(record.config)
-    renewed = [name for name in stored if is_dotted(name) and name in (names or ())][:MAX_PARTS]
-    return stored | {name: _renewed(record, name, stored[name]) for name in renewed}
-
-
-def _texts(config: Mapping[str, Any]) -> set[str]:
-    """Return the texts in a configuration and in its lists: the names of its parts are among them."""
-    values = flatten(config).values()
-    given = [inner for value in values for inner in (value if isinstance(value, list) else [value])]
-    return {value for value in given if isinstance(value, str)}
-
-
-def _renewed(record: RunRecord, name: str, code: str) -> str:
-    for copy in (record.path / FOLDER, None):
-        with suppress(OSError):  # a name can be too long, and a file not be readable
-            if (found := sources(name, copy)) and text_hash(found) == code:
-                return source_hash(found)
-    return code
+    known = record.facts.get("parts") or {}
+    return [name for name in sorted(names) if code_hash(name) != known.get(name)]
 
 
 def trust_overrides(facts: Mapping[str, Any]) -> list[str]:

@@ -33,7 +33,6 @@ from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.record import INNER
-from vitrine.runs.user_code import code_hashes
 from vitrine.text import listed
 
 # 1 hashed every key, defaults included, and was not written to run.json. Since 3, initial weights follow from the seed
@@ -57,8 +56,7 @@ def recorded_fingerprint(record: RunRecord) -> str:
         RunError: the folder is damaged.
     """
     facts = record.facts
-    is_current = facts.get("fingerprint_version") == VERSION and facts.get("parts", {}) == code_hashes(record)
-    known: str | None = facts.get("fingerprint") if is_current else None
+    known: str | None = facts.get("fingerprint") if facts.get("fingerprint_version") == VERSION else None
     return known or _fingerprint(record.config, _stored_sources(record))
 
 
@@ -219,7 +217,7 @@ def _sources(config: TrainConfig) -> dict[str, str]:
 
 def _stored_sources(record: RunRecord) -> dict[str, str]:
     """Return the hashes in run.json of the parts that affect the result, by the names that the configuration has."""
-    values, stored = flatten(record.config), code_hashes(record)
+    values, stored = flatten(record.config), record.facts.get("parts") or {}
     named: list[object] = []
     for key in part_keys().values():
         if _affects_result(key, values.get("data.name", "")):
