@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitrine.cli.arguments import add_config_dir, errors_in_one_line, make_parser, positive
-from vitrine.errors import RunError
-from vitrine.files import check_target
+from vitrine.files import check_target, naming_failed_write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,10 +61,8 @@ def _draw(options: argparse.Namespace) -> None:
         rows = [images, *(augmented(split, config, epoch) for epoch in range(options.epochs))]
     names = [class_name(dataset.classes, label) for label in split.first_labels.tolist()]
     figure = previewed([row.numpy() for row in rows], names, dataset.classes)
-    try:
+    with naming_failed_write(options.output):
         save(figure, options.output)
-    except OSError as error:
-        raise RunError(f"cannot write {options.output}: {error.strerror}") from None
     print(f"written to {options.output}")
 
 

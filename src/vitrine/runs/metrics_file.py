@@ -5,8 +5,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from vitrine.errors import RunError
-from vitrine.files import disk_full, write_text
+from vitrine.files import naming_failed_write, write_text
 from vitrine.runs.record import FIRST_COLUMNS, MAX_HISTORY, RunRecord
 from vitrine.text import report
 from vitrine.untrusted import MAX_VALUES
@@ -55,15 +54,13 @@ class MetricsFile:
             return
         self._rows.append(row)
         self._values += len(row)
-        try:
+        with naming_failed_write(self._path):
             if set(row) <= set(self._columns):
                 with self._path.open("a", newline="", encoding="utf-8") as file:
                     csv.DictWriter(file, self._columns).writerow(row)
                     self._size = file.tell()
             else:
                 self._rewrite()
-        except OSError as error:
-            raise disk_full(error, self._path) or RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def _has_room(self, row: Mapping[str, float]) -> bool:
         """Whether the file can take ``row``; warns the first time that it cannot."""

@@ -42,7 +42,7 @@ from typing import Any
 import yaml
 
 from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line, interruption
-from vitrine.files import disk_full, write_text
+from vitrine.files import disk_full, naming_failed_write, write_text
 from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
 from vitrine.runs.lock import Claim, RunLock, RunLocked, look
@@ -341,10 +341,8 @@ class RunRecord:
                 space.
         """
         self.check_claim()
-        try:
+        with naming_failed_write(self.path / name):
             write_text(self.path / name, text)
-        except OSError as error:
-            raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
 
     def check_claim(self) -> None:
         """Raise RunError if another process has taken over the lock that this one writes under."""

@@ -19,7 +19,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from vitrine.config.metrics import lower_is_better
 from vitrine.config.parts import PartError
 from vitrine.errors import RunError, first_line
-from vitrine.files import copy, replacing
+from vitrine.files import copy, naming_failed_write, replacing
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import epoch_path
 
@@ -148,7 +148,5 @@ def copy_checkpoint(source: Path, path: Path) -> None:
     Raises:
         RunError: the copy cannot be written.
     """
-    try:
+    with naming_failed_write(path):
         copy(source, path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
