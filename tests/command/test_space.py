@@ -39,8 +39,8 @@ def refusal(space):
 
 def written(**values):
     """The faults of a space as it stands in YAML."""
-    kinds = {"lr": float, "depth": int, "position": str}
-    found = read_space(yaml.safe_load(yaml.safe_dump(values)), kinds.get)[1]
+    full = {"lr": "optimizer.lr", "depth": "model.depth"}
+    found = read_space(yaml.safe_load(yaml.safe_dump({full.get(key, key): value for key, value in values.items()})))[1]
     return "\n".join(map(str, found))
 
 
@@ -78,7 +78,7 @@ def test_what_cannot_be_an_interval_is_reported():
     assert "takes log or step" in written(lr={"low": 1, "high": 2, "log": True, "step": 0.5})
     assert "step must be > 0 and at most high - low" in written(lr={"low": 1, "high": 2, "step": 3})
     unknown = written(lr={"lo": 1, "high": 2})
-    assert "sweep.space.lr.lo" in unknown
+    assert "sweep.space.optimizer.lr.lo" in unknown
     assert "did you mean low?" in unknown
     assert "needs low" in unknown
     assert "must be a number" in written(lr={"low": "x", "high": 2})

@@ -1,7 +1,7 @@
 """Which configurations a command line asks for: a single run, every combination of values, or the start of a search."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,7 @@ from vitrine.command.idle_keys import idle_keys
 from vitrine.command.overrides import quote
 from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
-from vitrine.command.space import Interval, Space, as_overrides, feasible_start, space_of, unvaried
+from vitrine.command.space import Interval, Space, as_overrides, examples, space_of, unvaried
 from vitrine.command.spelling import key_of, spelled
 from vitrine.command.user_parts import is_option, names_in_values, options_keys
 from vitrine.config.fields import faults
@@ -294,33 +294,38 @@ def _idle_launcher_keys(composer: Composer, overrides: Sequence[Override]) -> li
 
 
 def _start_of_search(composer: Composer, overrides: Sequence[Override], space: Space, found: list[Fault]) -> Point:
-    """Return the point at which a search starts.
+    """Return the point at which a search starts: the first value of each key, or else another value of one key.
 
     Raises:
-        ConfigError: with the faults ``found`` before, or because no point of the space is feasible.
+        ConfigError: with the faults ``found`` before; a value, or an end of an interval, is never allowed; or no such
+            point is feasible.
     """
     if found:
         raise ConfigError(found)
     fixed = fixed_overrides(overrides)
-
-    def at(chosen: Mapping[str, str]) -> list[str]:
-        return quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())])
-
-    def is_never_allowed(chosen: Mapping[str, str], fault: Fault) -> bool:
-        return fault in faults(OmegaConf.to_object(composer.composed(at(chosen))[0]))
-
-    tried: list[tuple[list[str], Any]] = []
-
-    def checked(chosen: Mapping[str, str]) -> Any:
-        tried.append((at(chosen), composer.checked(at(chosen))))
-        return tried[-1][1]
-
-    config = feasible_start(space, checked, is_never_allowed)
+    first = {key: examples(values)[0] for key, values in space.items()}
+    others = [first | {key: value} for key, values in space.items() for value in examples(values)[1:]]
+    allowed: list[tuple[list[str], Any]] = []
+    refused: list[ConfigError] = []
+    never: list[Fault] = []  # whatever the values of other keys are
+    for chosen in [first, *others]:
+        typed = quote([*fixed, *(f"{key}={value}" for key, value in chosen.items())])
+        config = composer.checked(typed)
+        if not isinstance(config, ConfigError):
+            allowed.append((typed, config))
+            continue
+        refused.append(config)
+        if own := [fault for fault in config.faults if fault.key in chosen]:
+            limits = faults(OmegaConf.to_object(composer.composed(typed)[0]))
+            never += [fault for fault in own if fault in limits]
+    if never:
+        raise ConfigError(never)
+    if not allowed:
+        raise refused[0]
     given = dict.fromkeys(space, "") | {override.key_or_group: value_text(override) for override in overrides}
-    allowed = [one for one in tried if not isinstance(one[1], ConfigError)]
     if idle := [*idle_keys(given, [one for _, one in allowed]), *overwritten_choices(composer, allowed)]:
         raise ConfigError(idle)
-    return Point(config, fixed, space=space)
+    return Point(allowed[0][1], fixed, space=space)
 
 
 def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:

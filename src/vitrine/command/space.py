@@ -11,7 +11,7 @@ On the command line: ``position=learned,sincos2d,rope`` and ``'optimizer.lr=tag(
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,7 +24,7 @@ from vitrine.config.fields import faults
 from vitrine.config.keys import kind
 from vitrine.config.metrics import difference_problem
 from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
-from vitrine.errors import ConfigError, Fault
+from vitrine.errors import Fault
 from vitrine.text import listed, nearest
 
 
@@ -90,7 +90,7 @@ def space_of(
     """Return everything that varies, and the faults in it. Overrides replace entries of ``sweep.space``."""
     typed = {override.key_or_group for override in overrides}
     written = {str(key): values for key, values in sweep.space.items() if str(key) not in typed}
-    space, found = read_space(written, _kind)
+    space, found = read_space(written)
     if sweep.sampler is None:
         problem = "is an interval, which needs a search (sweep.sampler=tpe); otherwise give a list of values"
         found += [Fault(f"sweep.space.{key}", "", problem) for key in space if isinstance(space[key], Interval)]
@@ -100,7 +100,7 @@ def space_of(
         value = override.value()
         if isinstance(value, IntervalSweep):
             interval = {"low": value.start, "high": value.end, "log": "log" in value.tags}
-            read, faulty = read_space({override.key_or_group: interval}, _kind)
+            read, faulty = read_space({override.key_or_group: interval})
             space |= read
             found += faulty
         elif override.is_discrete_sweep():
@@ -118,47 +118,19 @@ def unvaried(key: str) -> str:
     return problem if makes_no_trial else ""
 
 
+def examples(values: Values) -> tuple[str, ...]:
+    """Return all values of a list, or the ends of an interval: if both are allowed, so are all numbers between them."""
+    return values.ends if isinstance(values, Interval) else values
+
+
 def as_overrides(space: Space, typed: Sequence[Override]) -> list[str]:
     """Return the entries of ``space`` that are not typed, as overrides with several values."""
     known = {override.key_or_group for override in typed}
-    return [f"{key}=" + ",".join(_examples(values)) for key, values in space.items() if key not in known]
+    return [f"{key}=" + ",".join(examples(values)) for key, values in space.items() if key not in known]
 
 
-def feasible_start(
-    space: Space,
-    checked: Callable[[Mapping[str, str]], Any],
-    is_never_allowed: Callable[[Mapping[str, str], Fault], bool],
-) -> Any:
-    """Return the configuration of a point of the space where training can start.
-
-    The point has the first value of each key; where that is refused, another value of one key is tried. A fault that
-    ``is_never_allowed`` does not depend on the values of other keys.
-
-    Raises:
-        ConfigError: there is no such point; or a value, or an end of an interval, is never allowed.
-    """
-    first = {key: _examples(values)[0] for key, values in space.items()}
-    others = [{**first, key: value} for key, values in space.items() for value in _examples(values)[1:]]
-    allowed, refused, never = [], [], []
-    for chosen in [first, *others]:
-        config = checked(chosen)
-        if isinstance(config, ConfigError):
-            refused.append(config)
-            never += [fault for fault in config.faults if fault.key in chosen and is_never_allowed(chosen, fault)]
-        else:
-            allowed.append(config)
-    if never:
-        raise ConfigError(never)
-    if not allowed:
-        raise refused[0]
-    return allowed[0]
-
-
-def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict[str, Values], list[Fault]]:
-    """Return the space written in YAML, and the faults of entries that cannot be read.
-
-    ``kind`` returns the type of a key's value; ``None`` for a group.
-    """
+def read_space(raw: Mapping[str, Any]) -> tuple[dict[str, Values], list[Fault]]:
+    """Return the space written in YAML, and the faults of entries that cannot be read."""
     space: dict[str, Values] = {}
     found: list[Fault] = []
     for key, values in raw.items():
@@ -167,10 +139,10 @@ def read_space(raw: Mapping[str, Any], kind: Callable[[str], Any]) -> tuple[dict
             texts = ("null" if value is None else one_spelling(key, str(value)) for value in values)
             space[key] = tuple(dict.fromkeys(texts))
         elif isinstance(values, dict):
-            problems = _interval_faults(name, values, kind(key))
+            problems = _interval_faults(name, values, kind(TrainCommand, key))
             found += problems
             if not problems:
-                space[key] = Interval(**values, whole=kind(key) is int)
+                space[key] = Interval(**values, whole=kind(TrainCommand, key) is int)
         else:
             problem = "needs a list of values, [1, 2, 3], or an interval, {low: 1, high: 9}"
             found.append(Fault(name, str(values), problem))
@@ -209,23 +181,23 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
 def _idle_keys(sweep: SweepConfig) -> Iterator[Fault]:
     """Yield a fault for each key that is set and that no such multirun reads."""
     for field in fields(SweepConfig):
-        value, default = getattr(sweep, field.name), getattr(SweepConfig(), field.name)
-        if field.name in ("name", "space", "sampler", "method") or value == default:
-            continue
-        near = ""
-        if field.name in DECISION_KEYS and sweep.method is None:
-            problem = "applies to decisions only: sweep=decide"
-            if field.name == "metric" and sweep.sampler is not None and value in OBJECTIVES:
-                near = f"sweep.metrics=[{value}]"
-        elif field.name == "one_at_a_time":
-            if sweep.sampler is None:
-                continue
-            problem = "has no effect in a search: sweep.sampler chooses which values are combined"
-        elif field.name not in DECISION_KEYS and sweep.sampler is None:
-            problem = "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
-        else:
-            continue
-        yield Fault(f"sweep.{field.name}", str(value).replace("'", ""), problem, near)
+        name, value = field.name, getattr(sweep, field.name)
+        if value != getattr(SweepConfig(), name) and (problem := _idle(name, sweep)):
+            is_objective = name == "metric" and sweep.sampler is not None and value in OBJECTIVES
+            near = f"sweep.metrics=[{value}]" if is_objective else ""
+            yield Fault(f"sweep.{name}", str(value).replace("'", ""), problem, near)
+
+
+def _idle(name: str, sweep: SweepConfig) -> str:
+    """Return why a key of ``sweep`` has no effect on such a multirun; empty if it has one."""
+    is_search = sweep.sampler is not None
+    if name in ("name", "space", "sampler", "method"):
+        return ""
+    if name in DECISION_KEYS:
+        return "applies to decisions only: sweep=decide" if sweep.method is None else ""
+    if name == "one_at_a_time":
+        return "has no effect in a search: sweep.sampler chooses which values are combined" if is_search else ""
+    return "" if is_search else "applies to searches only: sweep=optuna/lr_wd, or sweep.sampler=tpe"
 
 
 def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
@@ -241,13 +213,13 @@ def _metric_faults(sweep: SweepConfig) -> Iterator[Fault]:
         yield Fault("sweep.pruner", sweep.pruner, problem)
 
 
-def _interval_faults(name: str, values: Mapping[str, Any], kind: Any) -> list[Fault]:
+def _interval_faults(name: str, values: Mapping[str, Any], type_: Any) -> list[Fault]:
     parts = [field.name for field in fields(Interval) if field.name != "whole"]
     given = "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"
     problem = f"is not part of an interval, which has {listed(parts)}"
     found = [Fault(f"{name}.{key}", "", problem, nearest(str(key), parts)) for key in values if key not in parts]
     found += [Fault(name, given, f"needs {key}") for key in ("low", "high") if key not in values]
-    if kind not in (int, float):
+    if type_ not in (int, float):
         found.append(Fault(name, given, "cannot be an interval, since the key's value is not a number; list values"))
     if found:
         return found
@@ -256,7 +228,7 @@ def _interval_faults(name: str, values: Mapping[str, Any], kind: Any) -> list[Fa
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             found.append(Fault(f"{name}.{key}", str(value), "must be a number"))
-        elif kind is int and value != int(value):
+        elif type_ is int and value != int(value):
             found.append(Fault(f"{name}.{key}", str(value), "must be an integer, as the key's values are"))
     if not isinstance(log, bool):
         found.append(Fault(f"{name}.log", str(log), "must be true or false"))
@@ -271,12 +243,3 @@ def _interval_faults(name: str, values: Mapping[str, Any], kind: Any) -> list[Fa
     if step is not None and not 0 < step <= max(high - low, 1e-12):
         found.append(Fault(name, given, "step must be > 0 and at most high - low"))
     return found
-
-
-def _examples(values: Values) -> tuple[str, ...]:
-    """All values of a list, or the ends of an interval: if both are allowed, so are all numbers between them."""
-    return values.ends if isinstance(values, Interval) else values
-
-
-def _kind(key: str) -> Any:
-    return kind(TrainCommand, key)
