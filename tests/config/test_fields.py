@@ -1,9 +1,10 @@
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from vitrine.config.fields import choice, faults, number
+from vitrine.config.fields import choice, faults, number, number_or
 from vitrine.errors import ConfigError, Fault
 
 
@@ -20,6 +21,7 @@ class Outer:
     large: int = number(0, ge=0, le=2**32 - 1)
     several: list[float] = number(None, ge=0, lt=1)
     counts: list[int] | None = number(None, ge=1)
+    lr: Any = number_or("auto", "auto", gt=0, le=1)
     colour: str = choice(["red", "green", "blue"], "red")
     free: str = "whatever"
     inner: Inner = field(default_factory=Inner)
@@ -28,6 +30,7 @@ class Outer:
 def test_values_at_their_limits_pass():
     assert faults(Outer()) == []
     assert faults(Outer(count=1, scale=1e-30, several=[0, 0.999], counts=[1], colour="blue", inner=Inner(0))) == []
+    assert faults(Outer(lr=1)) == []
     assert faults(Outer(count=10, large=2**32 - 1, several=[])) == []
 
 
@@ -46,6 +49,9 @@ def test_values_at_their_limits_pass():
         ({"counts": [1, 2.5]}, "counts", "[1, 2.5]", "must be a whole number"),
         ({"scale": "large"}, "scale", "large", "must be a number"),
         ({"scale": False}, "scale", "False", "must be a number"),
+        ({"lr": ""}, "lr", "", "must be a number, or auto"),
+        ({"lr": True}, "lr", "True", "must be a number, or auto"),
+        ({"lr": 0}, "lr", "0", "must be > 0 and <= 1"),
         ({"inner": Inner(1.0)}, "inner.rate", "1.0", "must be >= 0 and < 1"),
         ({"colour": "black"}, "colour", "black", "is not one of red, green, blue"),
     ],

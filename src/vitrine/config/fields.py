@@ -181,10 +181,6 @@ def _fields(schema: type) -> list[tuple["dataclasses.Field[Any]", bool]]:
     ]
 
 
-def _is_not_a_size(field: "dataclasses.Field[Any]", value: Any) -> bool:
-    return "size" in field.metadata and not is_size(value)
-
-
 def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
     KeyFacts(**facts)  # raises TypeError for a fact that does not exist
     metadata = {"facts": facts, **limits}
@@ -196,35 +192,29 @@ def _field(default: Any, facts: dict[str, Any], limits: dict[str, Any]) -> Any:
 
 
 def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[Fault]:
+    limits = field.metadata
     if value is None:
         if field.default is not None and "None" not in str(field.type):
             yield Fault(key, "null", "must have a value")
-        return
-    if field.type is bool:
+    elif field.type is bool:
         if not isinstance(value, bool):
             yield Fault(key, str(value), "must be true or false")
-        return
-    if _is_not_a_size(field, value):
+    elif "size" in limits and not is_size(value):
         yield not_a_size(key, value)
-        return
-    if "size" in field.metadata:
-        yield from _out_of_bounds(key, value, *field.metadata["bounds"], text=size_override(value))
-        return
-    if (word := field.metadata.get("word")) is not None:
-        if not is_number_or(word, value):
-            yield not_a_number(key, value, word)
-        if not is_number_or("", value):
-            return
-    if (bounds := field.metadata.get("bounds")) is not None:
-        if type(value) not in (int, field.type) and not _holds_its_numbers(field, value):
+    elif "word" in limits and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        if not is_number_or(limits["word"], value):
+            yield not_a_number(key, value, limits["word"])
+    elif "bounds" in limits:
+        if "size" in limits or type(value) in (int, field.type) or _holds_its_numbers(field, value):
+            text = size_override(value) if "size" in limits else str(value)
+            yield from _out_of_bounds(key, value, *limits["bounds"], text=text)
+        else:
             yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
-            return
-        yield from _out_of_bounds(key, value, *bounds)
-    for one in value if isinstance(value, list) else [value]:
-        if (options := field.metadata.get("options")) is not None and one not in options:
-            if ("part" in field.metadata and is_dotted(one)) or "others" in field.metadata:
-                return  # checked by part_faults, or with the whole configuration
-            yield Fault(key, str(one), f"is not one of {', '.join(options)}", nearest(str(one), options))
+    elif "others" not in limits:  # those are checked with the whole configuration
+        options = limits["options"]
+        for one in value if isinstance(value, list) else [value]:
+            if one not in options and not ("part" in limits and is_dotted(one)):  # a part is checked by part_faults
+                yield Fault(key, str(one), f"is not one of {', '.join(options)}", nearest(str(one), options))
 
 
 def _holds_its_numbers(field: "dataclasses.Field[Any]", value: Any) -> bool:
@@ -238,9 +228,7 @@ def _is_whole(field: "dataclasses.Field[Any]") -> bool:
     return "int" in str(field.type)
 
 
-def _out_of_bounds(
-    key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str = ""
-) -> Iterator[Fault]:
+def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str) -> Iterator[Fault]:
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if not (ge <= number <= le and gt < number < lt and math.isfinite(number)):
             bounds = [
@@ -250,5 +238,5 @@ def _out_of_bounds(
             ]
             if not math.isfinite(number):
                 bounds.insert(0, "finite")
-            yield Fault(key, text or str(value), f"must be {' and '.join(bounds)}")
+            yield Fault(key, text, f"must be {' and '.join(bounds)}")
             return
