@@ -2,8 +2,6 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from string import Template
 from typing import Any
@@ -12,13 +10,11 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.compose import as_composed, checked_overrides, hydra_settings, points
-from vitrine.command.composition_faults import composition_fault
+from vitrine.command.composition_faults import as_faults
 from vitrine.command.overrides import sorted_choices
 from vitrine.command.resolvers import SCHEMAS
 from vitrine.command.sources import primary_config, sources
@@ -28,16 +24,7 @@ from vitrine.runs.provenance import program
 from vitrine.text import as_override
 
 
-@contextmanager
-def _as_faults() -> Iterator[None]:
-    """Raise ConfigError for what Hydra or OmegaConf raise where values are resolved."""
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([composition_fault(error)]) from None
-
-
-@_as_faults()
+@as_faults()
 def show_help(name: str, flags: Namespace) -> None:
     """Print ``--help``, or ``--hydra-help``."""
     overrides = checked_overrides(name, flags.overrides)
@@ -58,7 +45,7 @@ def show_help(name: str, flags: Namespace) -> None:
     print(text)
 
 
-@_as_faults()
+@as_faults()
 def show_info(name: str, flags: Namespace) -> None:
     """Print ``--info``: the defaults list, the search path, the plugins."""
     overrides = checked_overrides(name, flags.overrides)
@@ -66,7 +53,7 @@ def show_info(name: str, flags: Namespace) -> None:
     _hydra().show_info(flags.info, primary_config(name), for_hydra(overrides), RunMode.RUN)
 
 
-@_as_faults()
+@as_faults()
 def show_config(name: str, flags: Namespace) -> None:
     """Print ``--cfg``: what would be run; of a multirun the first run, and how many there are.
 

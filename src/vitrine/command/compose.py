@@ -10,12 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer, Variants
-from vitrine.command.composition_faults import composition_fault
+from vitrine.command.composition_faults import as_faults
 from vitrine.command.hydra_settings import choice_faults, unused_settings
 from vitrine.command.multirun import Point, fixed_overrides, runs_of_multirun, several_values, single_run
 from vitrine.command.overrides import check_overrides, quote
@@ -106,10 +104,8 @@ def hydra_settings(command: str, overrides: Sequence[str]) -> DictConfig:
     with composing():
         if command != "train":  # a key may have the name of a group, which Hydra would look for
             outside = [override for override in outside if override.partition("=")[0] not in sources().groups]
-        try:
+        with as_faults():
             return compose_files(command, for_hydra(outside))
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([composition_fault(error)]) from None
 
 
 def checked_overrides(command: str, arguments: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.composition_faults import composition_fault, section_is_off, unlike_their_type
+from vitrine.command.composition_faults import as_faults, section_is_off, unlike_their_type
 from vitrine.command.inherit import inherited_base
 from vitrine.command.overrides import quote, type_name
 from vitrine.command.plain_values import is_among, later_keys, referred, values_of, with_values
@@ -91,7 +91,7 @@ class Composer:
         parsed = [self.parse(override) for override in for_hydra(overrides)]
         choices = _choices(parsed)
         values = [override for override, chooses_file in parsed if not chooses_file]
-        try:
+        with as_faults():
             config, found = self._with_overrides(self._base(choices), values)
             if self.command == "train" and (origin := self._origin(config)) is not None:
                 parts = tuple(filter(names_part, overrides))
@@ -103,8 +103,6 @@ class Composer:
                 if config.resume is None:
                     found += [_counted(override) for override in values if override.key_or_group == COUNTED]
                     found += self._count_classes(config.data)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([composition_fault(error)]) from None
         return config, found
 
     def checked(self, overrides: Sequence[str]) -> Any:
@@ -137,10 +135,8 @@ class Composer:
         Raises:
             ConfigError: it cannot be composed.
         """
-        try:
+        with as_faults():
             return from_files(self.command, _choices(self.parse(override) for override in for_hydra(overrides)))[1]
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError([composition_fault(error)]) from None
 
     def section(self, override: str) -> str:
         """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
@@ -203,18 +199,17 @@ class Composer:
             if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
                 start = program(self.command)
                 return None, [Fault(key, "", NEEDED[key].format(start)) for key in missing]
-            if self.command == "train" and composed.resume is None:
-                found += self._surroundings_faults(composed)
-                if is_dotted(composed.model.name):
-                    found += keys_of_vits(composed.model.name, overrides)
-            config = OmegaConf.to_object(composed)
-            if misfits := list(unlike_their_type(config)):  # other checks rely on types
-                return None, [*found, *misfits]
-            return config, found
+            with as_faults():
+                if self.command == "train" and composed.resume is None:
+                    found += self._surroundings_faults(composed)
+                    if is_dotted(composed.model.name):
+                        found += keys_of_vits(composed.model.name, overrides)
+                config = OmegaConf.to_object(composed)
         except ConfigError as error:
             return None, error.faults
-        except (HydraException, OmegaConfBaseException) as error:
-            return None, [composition_fault(error)]
+        if misfits := list(unlike_their_type(config)):  # other checks rely on types
+            return None, [*found, *misfits]
+        return config, found
 
     def _limits_of(self, config: Any, sound: Any = None) -> list[Fault]:
         """Return the faults of a whole configuration; ``sound`` is one without faults that may share sections."""

@@ -4,19 +4,29 @@ import dataclasses
 import re
 import typing
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.overrides import converted, type_name, unknown_key
 from vitrine.config.keys import hints, keys, owner, section_problem, without_none
 from vitrine.config.sweep import TrainCommand
-from vitrine.errors import Fault
+from vitrine.errors import ConfigError, Fault
 
 # Lines of Hydra's and OmegaConf's errors: names of classes, the key, shown by itself, and advice that fails here.
 NOT_SHOWN = ("object_type", "reference_type", "full_key", "To append to your config")
+
+
+@contextmanager
+def as_faults() -> Iterator[None]:
+    """Raise ConfigError for what Hydra or OmegaConf raise where a configuration is composed or resolved."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([composition_fault(error)]) from None
 
 
 def composition_fault(error: Exception) -> Fault:
