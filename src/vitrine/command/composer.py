@@ -92,7 +92,7 @@ class Composer:
         choices = _choices(parsed)
         values = [override for override, chooses_file in parsed if not chooses_file]
         with as_faults():
-            config, found = self._with_overrides(self._base(choices), values)
+            config, found = self._with_overrides(from_files(self.command, choices)[0], values)
             if self.command == "train" and (origin := self._origin(config)) is not None:
                 parts = tuple(filter(names_part, overrides))
                 base = self._inherited_base(origin, choices, parts, resumes=config.resume is not None)
@@ -138,10 +138,6 @@ class Composer:
         with as_faults():
             return from_files(self.command, _choices(self.parse(override) for override in for_hydra(overrides)))[1]
 
-    def section(self, override: str) -> str:
-        """Return the section that ``override`` sets a value in and that can be off; "" if there is none."""
-        return optional_section(self.schema, override.partition("=")[0])
-
     def _split(self, overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Split ``overrides`` into values that are independent of all others, and what is left of them without these.
 
@@ -176,7 +172,7 @@ class Composer:
             parsed = [self.parse(text) for text in for_hydra(overrides)]
             typed = Counter(override.key_or_group for override, chooses_file in parsed if not chooses_file)
             lines = _choices(parsed)
-            base = self._base(lines)
+            base, _ = from_files(self.command, lines)
             if {"like", "resume"} & set(typed) or base.like is not None or base.resume is not None:
                 return frozenset()
             used = referred(base, [override.value() for override, _ in parsed])
@@ -227,7 +223,8 @@ class Composer:
         Where they replace parts of the user's, the options that ``base`` has for these go, too.
         """
         config, found = deepcopy(base), []
-        sections = [self.section(override.input_line or "") for override in values]
+        names = [(override.input_line or "").partition("=")[0] for override in values]
+        sections = [optional_section(self.schema, name) for name in names]
         outside = [override for override, section in zip(values, sections, strict=True) if not section]
         for override in outside:  # values are merged into a section, which may be off
             section_type, key = kind(self.schema, override.key_or_group), override.key_or_group
@@ -241,10 +238,6 @@ class Composer:
                 self.loader._apply_overrides_to_config([override], config)  # type: ignore[attr-defined]
         kept = without_replaced_options(base, config) if self.command == "train" else None
         return (config, found) if kept is None else self._with_overrides(kept, values)
-
-    def _base(self, choices: tuple[str, ...]) -> DictConfig:
-        """Return the configuration of these choices from groups."""
-        return from_files(self.command, choices)[0]
 
     def _inherited_base(
         self, origin: str, choices: tuple[str, ...], parts: tuple[str, ...], *, resumes: bool
