@@ -21,7 +21,8 @@ from lightning.pytorch.callbacks import Callback
 from torch.nn import functional as F
 
 from vitrine import compose, fit, load_run, resume
-from vitrine.config.distill import DistillConfig, distill_faults
+from vitrine.config.distill import DistillConfig
+from vitrine.config.distill_faults import distill_faults
 from vitrine.config.serialize import to_plain
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, Interrupted, RunError
@@ -272,8 +273,9 @@ def test_a_teacher_is_looked_for_only_to_train_on_and_also_where_it_was(teacher,
 
 
 def test_several_labels_per_image_cannot_be_taught():
-    config = DistillConfig(teacher=__file__)
-    faults = distill_faults(config, multi_label=True, targets=[], classes=3, outputs=3, finetune="full")
+    config = compose(["model=vit_nano"])
+    config.distill.teacher, config.data.multi_label = __file__, True
+    faults = distill_faults(config)
     assert [fault.problem for fault in faults] == [
         "is not the folder of a run: only runs teach",
         "teaches one class per image, and data.multi_label=true has several",

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.model import INTERPOLATED, ViTConfig
 from vitrine.config.model_faults import vit_faults
 from vitrine.config.parts import names_of
+from vitrine.config.schema import TrainConfig
 from vitrine.config.size import size_override
 from vitrine.errors import Fault
 from vitrine.text import as_override
@@ -34,21 +34,13 @@ def image_sides(schedule: Sequence[float] | None, epochs: int) -> list[int | Non
     return [image_side(schedule, epoch, epochs) for epoch in range(epochs)]
 
 
-def image_schedule_faults(
-    schedule: Sequence[float] | None, model: ViTConfig, finetune: FinetuneConfig, *, deterministic: bool
-) -> Iterator[Fault]:
-    """Yield what is wrong with a schedule, or excludes one.
-
-    Args:
-        schedule: as of :func:`image_side`.
-        model: the model.
-        finetune: how it is trained.
-        deterministic: ``trainer.deterministic``.
-    """
+def image_schedule_faults(config: TrainConfig) -> Iterator[Fault]:
+    """Yield what is wrong with a schedule, or excludes one."""
+    schedule, model = config.trainer.image_schedule, config.model
     if schedule is None:
         return
     shown, off = as_override(schedule), f"{KEY}=null"
-    if problem := _excluded(model, finetune, deterministic):
+    if problem := _excluded(config):
         yield Fault(KEY, shown, problem, off)
         return
     phases = _phases(schedule)
@@ -76,15 +68,16 @@ def _phases(schedule: Sequence[float]) -> list[tuple[float, float]]:
     return list(zip(schedule[::2], schedule[1::2], strict=False))
 
 
-def _excluded(model: ViTConfig, finetune: FinetuneConfig, deterministic: bool) -> str:
+def _excluded(config: TrainConfig) -> str:
     """Return why no schedule goes with what else is configured; "" if one does."""
+    model = config.model
     if own := names_of(model):
         return f"needs a model that can be resized, and {own[0]} is a part of your own"
-    if finetune.name != "full":
-        return f"trains positions at several sizes, which finetune={finetune.name} freezes"
+    if config.finetune.name != "full":
+        return f"trains positions at several sizes, which finetune={config.finetune.name} freezes"
     if model.image_hw[0] != model.image_hw[1]:
         return f"is for square images, not data.image_size={size_override(model.image_size)}"
-    if deterministic and model.position in INTERPOLATED:
+    if config.trainer.deterministic and model.position in INTERPOLATED:
         return f"interpolates model.position={model.position}, whose gradient trainer.deterministic=true cannot have"
     return ""
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.config.augment_faults import augmentation_fits_the_image, mixing_faults, repeats_faults
-from vitrine.config.distill import distill_faults
+from vitrine.config.distill_faults import distill_faults
 from vitrine.config.fields import faults
-from vitrine.config.finetune import finetune_faults
+from vitrine.config.finetune_faults import finetune_faults
 from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import key_facts, keys, sections_where, structure_faults, value_at
@@ -168,32 +168,6 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("optimizer", optimizer.name, f"takes {library}: pip install -e '.[optimizers]'")
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         yield Fault("optimizer.betas", str(optimizer.betas), "must be two numbers, such as [0.9,0.999]")
-
-
-def _finetuning(config: TrainConfig) -> Iterator[Fault]:
-    yield from finetune_faults(config.finetune, config.model, config.optimizer.name, config.schedule.name)
-
-
-def _distillation(config: TrainConfig) -> Iterator[Fault]:
-    data = config.data
-    yield from distill_faults(
-        config.distill,
-        multi_label=data.multi_label,
-        targets=data.targets,
-        classes=data.num_classes,
-        outputs=config.model.num_classes,
-        finetune=config.finetune.name,
-        resumes=config.resume is not None,
-    )
-
-
-def _image_sizes(config: TrainConfig) -> Iterator[Fault]:
-    trainer, deterministic = config.trainer, config.trainer.deterministic
-    yield from image_schedule_faults(trainer.image_schedule, config.model, config.finetune, deterministic=deterministic)
-
-
-def _schedule_options(config: TrainConfig) -> Iterator[Fault]:
-    yield from schedule_faults(config.schedule)
 
 
 def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
@@ -355,12 +329,15 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     ((), group_faults),
     ((), _max_time),
     ((), _optimizer_options),
-    (("model.depth", "finetune.blocks"), _finetuning),
-    (("distill.name", "distill.weight", "distill.temperature", "data.num_classes"), _distillation),
-    (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), _image_sizes),
+    (("model.depth", "finetune.blocks"), finetune_faults),
+    (("distill.name", "distill.weight", "distill.temperature", "data.num_classes"), distill_faults),
+    (("trainer.image_schedule", "model.image_size", "model.patch_size", "model.patch_stride"), image_schedule_faults),
     (("optimizer.name",), schedule_free_faults),
     (("optimizer.name", "callbacks.parts"), callback_faults),
-    (tuple(f"schedule.{key}" for key in ("warmup", "end", *KEYS_OF_SCHEDULES)), _schedule_options),
+    (
+        tuple(f"schedule.{key}" for key in ("warmup", "end", *KEYS_OF_SCHEDULES)),
+        lambda config: schedule_faults(config.schedule),
+    ),
     ((), _settings_of_built_in_parts),
     (("model.attention", "model.attention_kernel"), _attention_kernel),
     (

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrine.config import TrainConfig
-from vitrine.config.distill import DistillConfig, missing_teacher
+from vitrine.config.distill import DistillConfig
+from vitrine.config.distill_faults import missing_teacher
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
