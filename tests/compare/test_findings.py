@@ -919,14 +919,6 @@ def test_models_that_were_tested_on_other_images_are_not_paired_by_image(tmp_pat
     assert not tested.difference.new_images
 
 
-def test_images_whose_names_an_earlier_version_stored_in_another_form_are_the_same(tmp_path, write_run):
-    for scheme, names in (("learned", {"names": "raw"}), ("rope", {"names": "nfc", "names_on_disk": "raw"})):
-        fingerprint = {"data_fingerprint": {"test": {"images": 100, "sizes": "a", **names}}}
-        for seed, acc in enumerate((0.90, 0.92, 0.91)):
-            write_run(tmp_path, f"position={scheme}", seed=seed, acc=acc, facts=fingerprint)
-    assert not any("test sets" in caveat for caveat in compared(tmp_path).caveats)
-
-
 def test_a_lost_run_hardly_changes_the_seeds_that_a_difference_takes(tmp_path, write_run):
     """Equal seeds are correlated; that shows from nine pairs as well as from ten."""
     accs = np.linspace(0.92, 0.95, 10)

@@ -318,14 +318,11 @@ def _images_of(runs: Sequence[RunResult], split_of: Callable[[RunResult], str]) 
     """A property that tells apart images by their fingerprints; of files and packed images, by what both have."""
     found = {run.name: _fingerprint(run).get(split_of(run)) for run in runs}
     known = [set(split) for split in found.values() if split is not None]
-    shared = sorted(set.intersection(*known) - {"names_on_disk"}) if known else []
-    composed = {
-        split["names_on_disk"]: split["names"] for split in found.values() if split and "names_on_disk" in split
-    }
+    shared = sorted(set.intersection(*known)) if known else []
 
     def images(run: RunResult) -> Hashable:
         split = found[run.name]
-        return None if split is None else json.dumps([composed.get(str(split[key]), split[key]) for key in shared])
+        return None if split is None else json.dumps([split[key] for key in shared])
 
     return images
 

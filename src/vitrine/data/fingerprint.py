@@ -66,10 +66,8 @@ def _of_files(files: ImageFiles) -> dict[str, Any]:
     if not paths:
         return described
     start = len(os.path.commonpath([Path(min(paths)).parent, Path(max(paths)).parent]))
-    names = "\0".join(path[start:] for path in paths)
-    if (composed := nfc(names)) != names:
-        described["names_on_disk"] = _digest(os.fsencode(names))
-    return {"names": _digest(os.fsencode(composed)), **described}
+    names = nfc("\0".join(path[start:] for path in paths))
+    return {"names": _digest(os.fsencode(names)), **described}
 
 
 def _digest(content: bytes | memoryview) -> str:

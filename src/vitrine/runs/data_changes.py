@@ -88,9 +88,7 @@ def class_changes(before: Sequence[str], now: Sequence[str]) -> list[str]:
 def _change(name: str, old: Mapping[str, Any], new: Mapping[str, Any], classes: Sequence[str]) -> str:
     """Return the first thing that differs in a split; empty if nothing that both have does."""
     both = [key for key in KEYS if old.get(key) is not None and new.get(key) is not None]
-    different = next(
-        (key for key in both if old[key] != new[key] and not (key == "names" and same_names(old, new))), ""
-    )
+    different = next((key for key in both if old[key] != new[key]), "")
     if different == "images":
         return f"{name} has {plural(new['images'], 'image')}, not {old['images']:,}{_by_class(old, new, classes)}"
     if different == "per_class":
@@ -101,11 +99,6 @@ def _change(name: str, old: Mapping[str, Any], new: Mapping[str, Any], classes: 
             sizes = [f"{split['bytes']:,} bytes" for split in (new, old)]
         return f"{name} has files of {sizes[0]} in all, not {sizes[1]}"
     return f"{name} has {KEYS[different]}" if different else ""
-
-
-def same_names(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether files have the same names once these are in one form of Unicode, which earlier versions did not bring."""
-    return old["names"] == new.get("names_on_disk") or new["names"] == old.get("names_on_disk")
 
 
 def _by_class(old: Mapping[str, Any], new: Mapping[str, Any], classes: Sequence[str]) -> str:

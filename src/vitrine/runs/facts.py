@@ -13,7 +13,7 @@ PIDS = range(1, 2**31)
 DATA_SPLIT = {
     **dict.fromkeys(("images", "bytes"), int),
     "per_class": [int],
-    **dict.fromkeys(("labels", "pixels", "names", "names_on_disk", "sizes"), str),
+    **dict.fromkeys(("labels", "pixels", "names", "sizes"), str),
 }
 
 # The entries that are read again; others may be there.

@@ -6,7 +6,7 @@ from typing import Any
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
-from vitrine.runs.data_changes import SPLITS, run_changes, same_names
+from vitrine.runs.data_changes import SPLITS, run_changes
 from vitrine.runs.record import now
 from vitrine.text import listed, report
 
@@ -73,8 +73,8 @@ def _drawn_anew(known: Mapping[str, Any], data: ImageDataModule) -> bool:
         return False
     before, now = known.get("data_fingerprint") or {}, data.dataset.fingerprint or {}
     old, new = before.get("train", {}), now.get("train", {})
-    both = [key for key in ("images", "per_class", "names", "labels") if key in old and key in new]
-    moved = any(old[key] != new[key] and not (key == "names" and same_names(old, new)) for key in both)
+    kept = ("images", "per_class", "names", "labels")
+    moved = any(old[key] != new[key] for key in kept if key in old and key in new)
     return moved or known.get("validation", data.validation_hash) != data.validation_hash
 
 
