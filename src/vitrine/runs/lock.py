@@ -205,26 +205,28 @@ class RunLock:
         Raises:
             RunLocked: it is not known to be dead.
         """
-        watch, begin, first = Watch(self.timing.lease), time.monotonic(), _NOTHING
+        watch, begin = Watch(self.timing.lease), time.monotonic()
+        watched: list[Holder | None] = []  # whose sign of life is awaited, once that is reported
         while True:
             with opened(self._path, os.O_RDWR) as descriptor:
                 if descriptor is None:
                     return False
                 state, holder = judge(descriptor, self._kernel, exclusive=True)
                 foreign = holder is None or holder.kernel != self._kernel
-                if state is LockState.DEAD or (foreign and (force or watch.has_expired(self.folder, holder))):
-                    if not is_at(self._path, descriptor):
-                        continue
+                is_dead = state is LockState.DEAD or (foreign and (force or watch.has_expired(self.folder, holder)))
+                if is_dead and is_at(self._path, descriptor):
                     self._replace(settle=self.timing.settle if foreign else 0.0)
                     self.taken_from = holder
                     return True
+            if is_dead:  # the file was replaced meanwhile
+                continue
             if state is LockState.HELD and time.monotonic() - begin < CONTENTION_SECONDS:
                 time.sleep(0.02)
                 continue
-            if state is LockState.HELD or notify is None or first not in (_NOTHING, holder):
+            if state is LockState.HELD or notify is None or watched not in ([], [holder]):
                 raise RunLocked(self.folder, holder, elsewhere=foreign)
-            if first is _NOTHING:
-                first = holder
+            if not watched:
+                watched.append(holder)
                 watching = f"watching it for a sign of life, up to {self.timing.lease:g} s (force=true does not wait)"
                 notify(f"{self.folder} was left running, as {holder or 'another process'}: {watching}")
             time.sleep(min(1.0, self.timing.lease / 10))
@@ -285,7 +287,6 @@ def look(folder: Path) -> tuple[LockState, Holder | None]:
         return LockState.UNKNOWN, None
 
 
-_NOTHING = object()
 _descriptors: set[int] = set()  # of the locks that this process holds
 
 
