@@ -124,31 +124,39 @@ class Sources:
         return frozenset(found.union(entries))
 
     def _faults(self, command: str) -> list[Fault]:
-        shown = "--config-dir" if self.typed else "the folder"
-        packaged = set(self._packaged) if command == "train" else ()  # no other command chooses files of groups
-        taken = [name for name in self.files if name in packaged]
+        found = self._taken_names() if command == "train" else []  # no other command chooses files of groups
+        if self.primary in self.files:
+            return [*found, *self._primary_faults(command)]
+        return found if self.primary is None else [*found, self._missing_primary(command)]
+
+    def _taken_names(self) -> list[Fault]:
+        packaged = set(self._packaged)
         problem = "vitrine has a file of this name, which would be used instead; rename yours"
-        found = [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in taken]
-        if self.primary is not None and self.primary not in self.files:
-            if self.folder is None:
-                problem = f"is a file in a folder of your own, --config-dir=DIR; without both, it is {command}"
-            else:
-                top = ", ".join(name for name in self.files if "/" not in name) or "none"
-                problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
-            found.append(Fault("--config-name", self.primary, problem))
-        elif self.primary is not None and self.folder is not None:
-            try:
-                with (self.folder / f"{self.primary}.yaml").open(encoding="utf-8") as file:
-                    values = yaml.safe_load(file)
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                return [*found, _unreadable(error, f"{self.folder}/{self.primary}.yaml")]
-            if not isinstance(values, dict) or command not in (values.get("defaults") or []):
-                problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
-                found.append(Fault("--config-name", self.primary, problem))
-            if not self.typed and isinstance(values, dict) and (imported := _imported(values)):
-                problem = f"imports Python code, so the folder must be named: --config-dir {self.folder}"
-                found.append(Fault("hydra.searchpath", imported, problem))
-        return found
+        return [Fault(f"{self.folder}/{name}.yaml", "", problem) for name in self.files if name in packaged]
+
+    def _missing_primary(self, command: str) -> Fault:
+        if self.folder is None:
+            problem = f"is a file in a folder of your own, --config-dir=DIR; without both, it is {command}"
+        else:
+            shown = "--config-dir" if self.typed else "the folder"
+            top = ", ".join(name for name in self.files if "/" not in name) or "none"
+            problem = f"there is no {self.primary}.yaml in {shown} {self.folder}; at its top level: {top}"
+        return Fault("--config-name", str(self.primary), problem)
+
+    def _primary_faults(self, command: str) -> Iterator[Fault]:
+        path = Path(self.folder or "") / f"{self.primary}.yaml"
+        try:
+            with path.open(encoding="utf-8") as file:
+                values = yaml.safe_load(file)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            yield _unreadable(error, str(path))
+            return
+        if not isinstance(values, dict) or command not in (values.get("defaults") or []):
+            problem = f"does not build on vitrine's configuration; its defaults begin with `- {command}`"
+            yield Fault("--config-name", str(self.primary), problem)
+        if not self.typed and isinstance(values, dict) and (imported := _imported(values)):
+            problem = f"imports Python code, so the folder must be named: --config-dir {self.folder}"
+            yield Fault("hydra.searchpath", imported, problem)
 
 
 @dataclass(frozen=True)
