@@ -7,7 +7,7 @@ field ``max_time`` of the section ``trainer``.
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -149,14 +149,17 @@ def kind(schema: Any, key: str) -> Any:
 
 def word_of(section: Any, name: str) -> str:
     """Return the word that a field of a section takes in place of a number, as ``auto``; empty if it takes none."""
-    return next(
-        (str(field.metadata.get("word", "")) for field in dataclasses.fields(section) if field.name == name), ""
-    )
+    return str(metadata(section, name).get("word", ""))
 
 
 def is_size_field(section: Any, name: str) -> bool:
     """Whether a field of a section is a size: ``32``, or ``[48, 64]``."""
-    return any(field.name == name and "size" in field.metadata for field in dataclasses.fields(section))
+    return "size" in metadata(section, name)
+
+
+def metadata(section: Any, name: str) -> Mapping[str, Any]:
+    """Return the limits and facts of a field of a section; empty if there is no such field."""
+    return next((field.metadata for field in dataclasses.fields(section) if field.name == name), {})
 
 
 def owner(schema: Any, key: str) -> tuple[Any, str]:

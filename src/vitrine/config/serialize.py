@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.config.fields import number_faults
-from vitrine.config.keys import owner
+from vitrine.config.keys import metadata, owner
 from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
@@ -111,4 +111,4 @@ def omitted_value(key: str) -> Any:
     if section is None:
         around, _, _ = key.rpartition(".")
         return "default" if around and omitted_value(around) in ({}, "default") else None
-    return next(field.metadata.get("stored_unless") for field in fields(section) if field.name == name)
+    return metadata(section, name).get("stored_unless")
