@@ -230,7 +230,7 @@ class WandbTracker:
         return self._init("offline")
 
     def _init(self, mode: str) -> wandb.Run:
-        settings = client_settings(self.settings, START_SECONDS)
+        settings = client_settings(self.settings)
         return wandb.init(**self._arguments, mode=mode, settings=settings)  # type: ignore[arg-type]
 
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
@@ -308,8 +308,8 @@ def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
     record.update(wandb_gaps=False)
 
 
-def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:
-    """Return the client's settings: what it sends unasked, and for how many seconds it tries to start."""
+def client_settings(settings: WandbConfig) -> wandb.Settings:
+    """Return the client's settings: what it sends unasked, and how long it tries to start."""
     private: dict[str, Any] = {}
     if settings.private:
         private = {"x_disable_machine_info": True, "x_save_requirements": False, "host": "private"}
@@ -322,7 +322,7 @@ def client_settings(settings: WandbConfig, seconds: float) -> wandb.Settings:
         disable_code=True,
         disable_git=True,  # a repository's address may contain a token; the commit is in the summary
         x_disable_meta=True,  # the command's arguments as typed; the summary has them without secrets
-        init_timeout=seconds,
+        init_timeout=START_SECONDS,
         **private,
     )
 
