@@ -18,7 +18,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.loggers import WandbConfig
 from vitrine.config.serialize import from_plain
 from vitrine.config.trust import TRUST_ALL
-from vitrine.errors import RunError, VitrineError, first_line
+from vitrine.errors import RunError, VitrineError, first_line, joined_lines
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.registry import find_runs
@@ -98,7 +98,7 @@ def replay(record: RunRecord, *, force: bool = False) -> str:
     except RunLocked as error:
         return f"skipped: {error}"
     except VitrineError as error:
-        return " ".join(str(error).split())  # configuration errors have several lines
+        return joined_lines(error)  # configuration errors have several lines
     except Exception as error:  # the other runs are pushed all the same
         return f"{type(error).__name__}: {first_line(error)}"
     return ""

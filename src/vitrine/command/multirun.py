@@ -17,7 +17,7 @@ from vitrine.command.composer import NEEDED, Composer, allowed_by
 from vitrine.command.composition_faults import composition_fault, unlike_their_type
 from vitrine.command.grammar import MAX_TRIALS, TOO_MANY
 from vitrine.command.idle_keys import idle_keys
-from vitrine.command.overrides import quote
+from vitrine.command.overrides import quote, value_text
 from vitrine.command.overwritten import overwritten_choices
 from vitrine.command.sources import Sources, composing, sources
 from vitrine.command.space import Interval, Space, as_overrides, examples, space_of, unvaried
@@ -145,11 +145,6 @@ def fixed_overrides(overrides: Sequence[Override]) -> list[str]:
 def is_of_multirun(name: str) -> bool:
     """Whether a key or group says which runs a multirun makes, and how, or where they go."""
     return re.split(r"[./]", name)[0] in ("sweep", "launcher", "rerun", "hydra")
-
-
-def value_text(override: Override) -> str:
-    """Return the value of an override without quotes."""
-    return (override.input_line or "").partition("=")[2].replace("'", "")
 
 
 def _grid(

@@ -131,6 +131,11 @@ def quote(arguments: Iterable[str]) -> list[str]:
     return [quoted(override) for override in arguments]
 
 
+def value_text(override: Override) -> str:
+    """Return the value of an override without quotes."""
+    return (override.input_line or "").partition("=")[2].replace("'", "")
+
+
 def _quoted_words(key: str, value: str) -> str:
     """Return a value with quotes around bare words with letters outside ASCII.
 

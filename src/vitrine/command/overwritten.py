@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.composer import Composer
-from vitrine.command.overrides import converted
+from vitrine.command.overrides import converted, value_text
 from vitrine.command.plain_values import load_file, section_of, values_in
 from vitrine.command.sources import conf, primary_config, sources
 from vitrine.command.user_parts import NO_CHOICE, for_hydra
@@ -111,8 +111,7 @@ def _fault(composer: Composer, run: _Run, override: Override, later: Later) -> F
     now = [f"{key}={as_override(value_at(run.config, key))}" if key in of_schema else key for key in overwritten]
     instead = " ".join(f"{key}={as_override(value)}" for key, (_, value) in overwritten.items())
     files = listed(list(dict.fromkeys(shown for shown, _ in overwritten.values())))
-    given = (override.input_line or "").partition("=")[2].replace("'", "")
-    return Fault(override.key_or_group, given, f"has no effect: {files} sets {listed(now)}", instead)
+    return Fault(override.key_or_group, value_text(override), f"has no effect: {files} sets {listed(now)}", instead)
 
 
 def _sets(composer: Composer, override: Override) -> dict[str, Any]:

@@ -108,8 +108,7 @@ def untrusted(composed: DictConfig, overrides: Iterable[str], allowed: Callable[
     """Return the parts of the user's that a composed configuration names without permission, by their keys.
 
     Names come from a run's folder or from files that were found. Those in ``overrides`` are permitted, and those that
-    are
-    ``allowed``.
+    are ``allowed``.
     """
     named = {*part_keys(), *part_keys().values()}
     typed: set[str] = set()

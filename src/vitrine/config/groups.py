@@ -20,12 +20,9 @@ def group_faults(config: TrainConfig) -> Iterator[Fault]:
     data = config.data
     if (group := data.group) is None:
         return
-
-    def near(given: str) -> str:
-        return f"data.group={found}" if (found := nearest(given, OF_PATHS)) else ""
-
     if data.name == "imagefolder" and group not in OF_PATHS:
-        yield Fault("data.group", group, f"must be {FOLDER} or {PREFIX} with data=imagefolder", near(group))
+        near = (found := nearest(group, OF_PATHS)) and f"data.group={found}"
+        yield Fault("data.group", group, f"must be {FOLDER} or {PREFIX} with data=imagefolder", near)
     elif data.name == "csv" and group in OF_COLUMNS:
         yield Fault("data.group", group, f"must be a column that tells groups; {group} does not")
     elif data.name not in ("imagefolder", "csv"):
