@@ -70,7 +70,7 @@ def test_evaluation_gives_the_same(run, capsys):
     found = evaluate_run(EvalConfig(str(run.record.path)))
     assert found == {name: pytest.approx(run.metrics[name], abs=1e-6) for name in found}
     shown = capsys.readouterr().out
-    assert re.search(rf"^ +of above5 +{found['test/acc/above5']:.4f}", shown, re.MULTILINE)
+    assert re.search(rf"^test accuracy of above5 +{found['test/acc/above5']:.4f}", shown, re.MULTILINE)
 
 
 def test_data_whose_second_target_has_other_classes_is_not_what_the_run_was_trained_on(run, tmp_path):

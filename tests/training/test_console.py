@@ -182,6 +182,14 @@ def test_the_result_shows_metrics_speed_and_folder(console, tmp_path, monitor, c
         assert fact in text
 
 
+def test_the_result_shows_both_accuracies_of_each_target(console, tmp_path):
+    metrics = {"val/acc": 0.5, "val/acc/side": 0.75, "val/loss": 1.0, "test/acc": 0.625, "test/loss": 2.0}
+    show_result(console, RunRecord(tmp_path), metrics | {"test/acc/side": 0.25})
+    text = printed(console)
+    assert "validation accuracy 0.5000 validation accuracy of side 0.7500 validation loss" in text
+    assert "test accuracy 0.6250 test accuracy of side 0.2500 test loss" in text
+
+
 def test_the_result_without_test_images(console, tmp_path):
     show_result(console, RunRecord(tmp_path), {"val/acc": 0.5, "val/loss": 1.0})
     text = printed(console)

@@ -208,7 +208,7 @@ def show_result(
             rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
             of_target = f"{stage}/acc/"
             targets = [name.removeprefix(of_target) for name in metrics if name.startswith(of_target)]
-            rows |= {f"  of {target}": f"{metrics[of_target + target]:.4f}" for target in targets}
+            rows |= {f"{title} accuracy of {target}": f"{metrics[of_target + target]:.4f}" for target in targets}
             rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
             rows |= _further_rows(stage, title, metrics)
     if "test/acc" not in metrics and not of_sweep:
