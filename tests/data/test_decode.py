@@ -43,6 +43,23 @@ def test_images_are_turned_as_exif_says_like_pillow_and_torchvision(tmp_path, or
     assert np.abs(difference).max() <= (3 if suffix == ".jpg" else 0), "another build of libjpeg rounds otherwise"
 
 
+@pytest.mark.parametrize("mode", ["L", "I;16", "P", "RGBA", "RGB"])
+def test_uncompressed_tiffs_are_turned_from_files_and_images_of_pillow(tmp_path, mode):
+    """Pillow maps some of these into memory, with the rows of the picture that is turned already."""
+    path, pixels = tmp_path / "turned.tif", np.random.default_rng(0).integers(0, 256, (20, 31, 4), np.uint8)
+    pixels = pixels[..., {"RGBA": slice(4), "RGB": slice(3)}.get(mode, 0)]
+    image = Image.fromarray(pixels.astype(np.uint16) * 256 if mode == "I;16" else pixels)
+    if mode == "P":
+        image.putpalette(bytes(value for grey in range(256) for value in [grey] * 3))
+    image.save(path, tiffinfo={0x0112: 6})
+    decoder = Decoder((31, 20), len(mode) if mode.startswith("RGB") else 1)
+    expected = np.atleast_3d(np.rot90(pixels, -1)).transpose(2, 0, 1)
+    opened = Image.open(path)
+    for found in (decoder.open(path), decoder.converted(opened)):
+        np.testing.assert_array_equal(decoder.pixels(found), expected)
+    assert opened.filename == str(path)
+
+
 def test_unreadable_exif_data_leaves_an_image_as_it_is(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -225,7 +225,10 @@ def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> I
 
 def _upright(image: Image.Image) -> Image.Image:
     """Orient an image as its EXIF orientation says; as it is where that is missing or unreadable."""
-    image.load()  # which turns a TIFF
+    if isinstance(image, ImageFileOfPillow):
+        name, image.filename = image.filename, ""  # or Pillow would map it: of TIFFs on their side, in rows too long
+        image.load()  # which turns a TIFF
+        image.filename = name
     try:
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises many types of exceptions on damaged EXIF data

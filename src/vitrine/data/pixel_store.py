@@ -24,7 +24,7 @@ from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import VitrineError
 from vitrine.text import listed, report
 
-DECODING = 3  # the version of what Decoder makes of a file; entries of others are not in the cache
+DECODING = 4  # the version of what Decoder makes of a file; entries of others are not in the cache
 FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
 PART, MAX_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
