@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrine.config import EvalConfig
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.run_data import test_images as images_of_test
@@ -100,5 +100,15 @@ def test_a_temperature_says_whether_its_images_were_trained_on(run, monkeypatch)
     assert (
         "144 validation images, on which the model was trained:" in calibrated(run, accept_changed_data=True).lines[0]
     )
-    monkeypatch.setattr("vitrine.inference.calibrate.validation_source", lambda _: "val")  # the data's own
+    monkeypatch.setattr("vitrine.inference.calibrate.validation_splits", lambda _: ["val"])  # the data's own
     assert "144 validation images:" in calibrated(run, accept_changed_data=True).lines[0]
+
+
+@pytest.mark.parametrize("read", [validation_images, calibrated])
+def test_other_validation_images_of_the_same_training_images_are_noticed(read, run, capsys):
+    """As after changes of groups, which a fingerprint does not have."""
+    run.record.update(validation="f586ffcd861ec2f5")
+    with pytest.raises(RunError, match=r"the validation split is \w{16}, not f586ffcd861ec2f5; validation images are "):
+        read(run)
+    assert calibrated(run, accept_changed_data=True).temperature != 1
+    assert "warning: the data is not what" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import BATCH, Predictor
 from vitrine.inference.run_data import DATA_ROOT, read_data, validation_images
 from vitrine.text import plural
-from vitrine.training.changed_data import check_data, validation_source
+from vitrine.training.changed_data import check_data, validation_splits
 from vitrine.training.metrics import ece
 
 TEMPERATURES = 0.01, 100.0  # between which one is searched
@@ -52,9 +52,9 @@ def calibrate(
         RunError: the data has changed, or the model gives values that are not finite.
     """
     data = read_data(run, data_root, advice="; data_root=DIR names the folder that holds it")
-    source = validation_source(data)
-    check_data(run.record, data, accept=accept_changed_data, splits=[source], key="data_root")
-    trained_on = source == "train" and not data.config.data.hold_out
+    splits = validation_splits(data)
+    check_data(run.record, data, accept=accept_changed_data, splits=splits, key="data_root")
+    trained_on = "train" in splits and not data.config.data.hold_out
     return _scaling(run, predictor.logits_of(data.val), data.val.labels, trained_on, run.test_outputs)
 
 

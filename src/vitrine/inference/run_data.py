@@ -1,5 +1,6 @@
 """The images of a run's data set, read again for a trained model: refused if they are no longer those of the run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vitrine.config import TrainConfig
@@ -13,7 +14,7 @@ from vitrine.data.own_files import refuse_idle_root
 from vitrine.errors import DataError, RunError
 from vitrine.inference.load import LoadedRun
 from vitrine.text import listed
-from vitrine.training.changed_data import check_data, validation_source
+from vitrine.training.changed_data import check_data, validation_splits
 
 DATA_ROOT = "; --data-root DIR names the folder that holds it"
 
@@ -32,9 +33,9 @@ def validation_images(run: LoadedRun, root: str | None = None, *, advice: str = 
         RunError: it has changed.
     """
     data = read_data(run, root, advice=advice)
-    source = validation_source(data)
-    _refuse_changes(run, data, source)
-    return data.val, source == "train" and not data.config.data.hold_out
+    splits = validation_splits(data)
+    _refuse_changes(run, data, splits)
+    return data.val, "train" in splits and not data.config.data.hold_out
 
 
 def test_images(run: LoadedRun, root: str | None = None) -> Split:  # noqa: PT028 - no test
@@ -48,7 +49,7 @@ def test_images(run: LoadedRun, root: str | None = None) -> Split:  # noqa: PT02
     data = read_data(run, root, advice=DATA_ROOT)
     if data.test is None:
         raise DataError("the data set has no test images")
-    _refuse_changes(run, data, "test")
+    _refuse_changes(run, data, ["test"])
     return data.test
 
 
@@ -74,6 +75,6 @@ def read_data(run: LoadedRun, root: str | None = None, *, advice: str = "") -> I
     return ImageDataModule(replace(config, data=replace(data, root=root or data.root, storage="disk")))
 
 
-def _refuse_changes(run: LoadedRun, data: ImageDataModule, split: str) -> None:
-    if changed := check_data(run.record, data, accept=True, splits=[split], warn=False):
+def _refuse_changes(run: LoadedRun, data: ImageDataModule, splits: Sequence[str]) -> None:
+    if changed := check_data(run.record, data, accept=True, splits=splits, warn=False):
         raise RunError(f"the data is not what {run.record.path} was trained on: {listed(changed, separator='; ')}")

@@ -49,7 +49,7 @@ def check_data(
     """
     known = record.facts
     found = run_changes(known, data_facts(data), splits)
-    if found and validation_source(data) in splits and _drawn_anew(known, data):
+    if found and "train" in splits and _drawn_anew(known, data):
         found.append("validation images are drawn anew, and the model was trained on some: val/acc is too high")
     if found and not accept:
         differs = listed(found, separator="; ")
@@ -78,9 +78,9 @@ def _drawn_anew(known: Mapping[str, Any], data: ImageDataModule) -> bool:
     return moved or known.get("validation", data.validation_hash) != data.validation_hash
 
 
-def validation_source(data: ImageDataModule) -> str:
-    """Return the split that the validation images are from."""
-    return "train" if data.dataset.val is None else "val"
+def validation_splits(data: ImageDataModule) -> list[str]:
+    """Return the splits that validation images depend on: the data's own, or that for training and the choice of it."""
+    return ["train", "val"] if data.dataset.val is None else ["val"]
 
 
 def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) -> None:
