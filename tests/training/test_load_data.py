@@ -122,6 +122,61 @@ def test_classes_without_a_validation_or_test_image_are_reported(tmp_path, capsy
             load(*monitored)
 
 
+@pytest.fixture
+def load_table(tmp_path):
+    """Load forty images, two of each patient, with labels in a CSV file: ``load(column=[...], ...)(*overrides)``."""
+    write_image_folder(tmp_path / "data")
+    paths = [str(path) for path in sorted(tmp_path.rglob("*.png"))]
+
+    def write(**columns):
+        columns = {"path": paths, "patient": [f"P{row // 2}" for row in range(40)], **columns}
+        lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+        (tmp_path / "table.csv").write_text("\n".join(lines))
+
+        def load(*overrides):
+            folders = [f"data.root={tmp_path / 'table.csv'}", f"paths.cache_dir={tmp_path / 'cache'}"]
+            config = compose([*SMALL, "data=csv", "data.image_size=8", "patch=4", *folders, *overrides])
+            return load_data(config, choose_hardware(config), Ranks())
+
+        return load
+
+    return write
+
+
+HALVES = ["left", "right"] * 20
+
+
+def test_a_class_of_a_further_target_without_a_training_image_is_refused(load_table):
+    load = load_table(side=HALVES, disease=["ill"] * 2 + ["well"] * 38)
+    given = ["data.targets=[side,disease]", "data.group=patient", "data.folds=4"]
+    refused = []
+    for fold in range(4):
+        try:
+            load(*given, f"data.fold={fold}")
+        except DataError as error:
+            refused.append(str(error))
+    problem = "the validation split takes every image of ill (2 in train) of target disease"
+    assert refused == [f"{problem}; another data.val_seed may leave some to train on"]
+
+
+def test_classes_of_further_targets_without_a_validation_or_test_image_are_reported(load_table, capsys):
+    place, split = ["sea"] * 26 + ["land"] * 2 + ["sea"] * 12, ["train"] * 30 + ["test"] * 10
+    load_table(side=HALVES, place=place, split=split)("data.targets=[side,place]")
+    found = capsys.readouterr().err
+    assert "there is no validation image of land (2 in train) of target place: metrics say nothing of it\n" in found
+    assert "there is no test image of land (2 in train) of target place: metrics say nothing of it\n" in found
+    assert " left" not in found
+
+
+def test_a_label_without_a_training_image_is_refused(load_table):
+    """Each image with c has a rarer label, so that the stratified split does not see c."""
+    labels = ["c|d"] * 3 + ["c|e"] * 3 + ["d", "d", "e", "e"] + ["a"] * 30
+    load = load_table(label=labels, patient=["P"] * 6 + [f"P{row // 2}" for row in range(34)])
+    given = ["data.multi_label=true", "loss=binary_cross_entropy", "data.group=patient", "data.folds=4"]
+    with pytest.raises(DataError, match=r"^the validation split takes every image of c \(6 in train\); another data"):
+        _ = [load(*given, f"data.fold={fold}") for fold in range(4)]
+
+
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])
 def test_a_key_that_chooses_validation_images_is_refused_where_the_data_has_its_own(tmp_path, given):
     write_image_folder(tmp_path / "own", "train", "val")

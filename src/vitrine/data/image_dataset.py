@@ -58,9 +58,9 @@ class Split:
         several_targets = self.labels.dim() == 2 and self.labels.dtype is torch.int64
         return self.labels[:, 0] if several_targets else self.labels
 
-    def per_class(self, classes: int) -> Tensor:
-        """Return the number of images of each class, (classes,) int64."""
-        labels = self.first_labels
+    def per_class(self, classes: int, target: int = 0) -> Tensor:
+        """Return the number of images of each class of a target, (classes,) int64."""
+        labels = self.labels[:, target] if target else self.first_labels
         return labels.bincount(minlength=classes) if labels.dim() == 1 else labels.sum(dim=0, dtype=torch.int64)
 
     @property

@@ -100,9 +100,15 @@ def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
     """Report classes without a validation or test image.
 
     Raises:
-        DataError: validation lacks a class, and a mean over classes is monitored.
+        DataError: the validation split takes all images of a class; or it lacks one, and a mean over classes is
+            monitored.
     """
-    if names := _without_images(data, data.val):
+    if data.train_val_split is not None and config.data.hold_out:  # of one label per picture, drawing it refuses this
+        for names in filter(None, _without_images(data, data.dataset.train[data.train_val_split.train])):
+            problem = f"the validation split takes every image of {names}"
+            raise DataError(f"{problem}; another data.val_seed may leave some to train on")
+    names, *others = _without_images(data, data.val)
+    if names:
         hint = ""
         if data.train_val_split is not None and config.data.folds is None and config.data.group is None:
             rarest = min(filter(None, data.dataset.train.per_class(len(data.dataset.classes)).tolist()))
@@ -112,16 +118,21 @@ def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
         for metric in BY_CLASS.intersection([callbacks.monitor, *stopping]):
             raise DataError(f"there is no validation image of {names}, and {metric} needs some of each class{hint}")
         report(f"warning: there is no validation image of {names}: metrics say nothing of it{hint}")
-    if data.test is not None and (names := _without_images(data, data.test)):
+    for names in filter(None, others):
+        report(f"warning: there is no validation image of {names}: metrics say nothing of it")
+    for names in filter(None, () if data.test is None else _without_images(data, data.test)):
         report(f"warning: there is no test image of {names}: metrics say nothing of it")
 
 
-def _without_images(data: ImageDataModule, split: Split) -> str:
-    """Return the classes of the training images that a split lacks, with the number of these, for a message."""
-    classes = data.dataset.classes
-    known, found = (images.per_class(len(classes)).tolist() for images in (data.dataset.train, split))
-    triples = zip(classes, known, found, strict=True)
-    return listed([f"{name} ({count} in train)" for name, count, own in triples if count and not own], MAX_LISTED)
+def _without_images(data: ImageDataModule, split: Split) -> list[str]:
+    """Return, for each target, the classes of the training images that a split lacks, with the number of these."""
+    found = []
+    for number, (target, classes) in enumerate((data.dataset.targets or {"": data.dataset.classes}).items()):
+        known, own = (images.per_class(len(classes), number).tolist() for images in (data.dataset.train, split))
+        triples = zip(classes, known, own, strict=True)
+        lost = [f"{name} ({count} in train)" for name, count, left in triples if count and not left]
+        found.append(f"{listed(lost, MAX_LISTED)}{f' of target {target}' if lost and number else ''}")
+    return found
 
 
 def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> None:
