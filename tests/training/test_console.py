@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -156,6 +157,7 @@ def test_square_brackets_in_a_folder_are_shown_as_they_are(console, tmp_path):
         ("val/loss", "the lowest val/loss"),
         ("val/error_rate", "the lowest val/error_rate"),
         ("val/worst_class", "the highest val/worst_class"),
+        ("val/auroc", "val/auroc was NaN in every epoch"),
     ],
 )
 def test_the_result_shows_metrics_speed_and_folder(console, tmp_path, monitor, chosen):
@@ -163,6 +165,7 @@ def test_the_result_shows_metrics_speed_and_folder(console, tmp_path, monitor, c
     metrics = {
         "val/acc": 0.98765,
         "val/loss": 0.04321,
+        "val/auroc": math.nan,
         "test/acc": 0.9,
         "test/loss": 0.25,
         "best_epoch": 12,

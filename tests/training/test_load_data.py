@@ -177,6 +177,35 @@ def test_a_label_without_a_training_image_is_refused(load_table):
         _ = [load(*given, f"data.fold={fold}") for fold in range(4)]
 
 
+def test_a_monitor_that_validation_images_do_not_define_is_refused_with_the_way_out(load_table, capsys):
+    own = ["train"] * 30 + ["val"] * 10
+    early = ["callbacks=[default,early_stopping]", "callbacks.early_stopping.monitor=val/auroc"]
+    load = load_table(label=["ill"] * 4 + ["well"] * 36, split=own)
+    assert "no validation image of ill" in (load() and capsys.readouterr().err)
+    with pytest.raises(
+        DataError, match=r"no validation image of ill \(4 in train\), and val/auroc needs some of a class"
+    ):
+        load(*early)
+    several = ["data.multi_label=true", "loss=binary_cross_entropy"]
+    load = load_table(label=["a"] * 10 + ["b"] * 20 + ["|"] * 10, split=own)
+    for metric, needed in {"auroc": "some of a class and some without it", "map": "some of any class"}.items():
+        problem = rf"of a \(10 in train\) and b \(20 in train\), and val/{metric} needs {needed}$"
+        with pytest.raises(DataError, match=problem):
+            load(*several, f"callbacks.monitor=val/{metric}")
+    load = load_table(label=["a"] * 10 + ["a|b"] * 30, split=own)
+    with pytest.raises(DataError, match=r"^all validation images have the same labels, and val/auroc needs"):
+        load(*several, "callbacks.monitor=val/auroc")
+    load(*several, "callbacks.monitor=val/map")
+
+
+def test_of_groups_a_monitor_over_classes_is_refused_with_the_way_out_if_there_is_one(load_table):
+    way = r"; a larger data.val_fraction \(1 of 20 groups now\) or another data.val_seed may give each class some"
+    for rare, hint in ((2, ""), (4, way)):
+        load = load_table(label=["ill"] * rare + ["well"] * (40 - rare))
+        with pytest.raises(DataError, match=rf"and val/balanced_acc needs some of each class{hint}$"):
+            load("data.group=patient", "data.val_fraction=0.05", "callbacks.monitor=val/balanced_acc")
+
+
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])
 def test_a_key_that_chooses_validation_images_is_refused_where_the_data_has_its_own(tmp_path, given):
     write_image_folder(tmp_path / "own", "train", "val")

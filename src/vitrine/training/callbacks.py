@@ -53,9 +53,11 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
         """Return why training ended after so many epochs; empty if early stopping did not end it."""
         if not self.exhausted:
             return ""
+        stopped = f"stopped early after epoch {epochs}: {self.monitor}"
+        if not self.best_score.isfinite():
+            return f"{stopped} was NaN or infinite in every epoch"
         by = f" by {abs(self.min_delta):g}" if self.min_delta else ""
-        waited = plural(self.patience, "epoch")
-        return f"stopped early after epoch {epochs}: {self.monitor} did not improve{by} for {waited}"
+        return f"{stopped} did not improve{by} for {plural(self.patience, 'epoch')}"
 
 
 def stopped_early(config: EarlyStoppingConfig | None, checkpoint: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Console output of a run, apart from the progress bar: its settings at the start and its results at the end."""
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -217,6 +218,8 @@ def show_result(
         monitor = record.config["callbacks"]["monitor"]
         extreme = "lowest" if lower_is_better(monitor) else "highest"
         best = "the best on validation" if monitor == "val/acc" else f"the {extreme} {monitor}"
+        if math.isnan(metrics.get(monitor, 0.0)):
+            best = f"{monitor} was NaN in every epoch"
         chosen = "the last" if monitor == "last" else best
         rows["chosen checkpoint"] = f"epoch {metrics['best_epoch']:.0f}, {chosen}"
     if epoch is not None:

@@ -17,12 +17,12 @@ from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError, RunError
 from vitrine.runs.flatten import flatten
-from vitrine.text import listed, report
+from vitrine.text import listed, plural, report
 
 LOOKED_AT = 10  # pictures that are looked at, or a few more
 FEW_LEVELS = 64  # of the 256 that 16 bits become: cameras of 12 and 14 bits use 16 and 64
 MAX_LISTED = 3
-BY_CLASS = {"val/balanced_acc", "val/macro_f1"}  # means over the classes that have images
+EACH_CLASS = dict.fromkeys(("val/balanced_acc", "val/macro_f1"), "some of each class")  # means over those with images
 PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
 
 
@@ -100,28 +100,56 @@ def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
     """Report classes without a validation or test image.
 
     Raises:
-        DataError: the validation split takes all images of a class; or it lacks one, and a mean over classes is
-            monitored.
+        DataError: the validation split takes all images of a class; or it lacks one, and what is monitored is a mean
+            over classes, or not defined without it.
     """
     if data.train_val_split is not None and config.data.hold_out:  # of one label per picture, drawing it refuses this
         for names in filter(None, _without_images(data, data.dataset.train[data.train_val_split.train])):
             problem = f"the validation split takes every image of {names}"
             raise DataError(f"{problem}; another data.val_seed may leave some to train on")
     names, *others = _without_images(data, data.val)
+    hint = _more_classes(config, data) if names else ""
+    problem = f"there is no validation image of {names}" if names else "all validation images have the same labels"
+    needs = (EACH_CLASS if names else {}) | _undefined(data)
+    stopping = config.callbacks.early_stopping
+    for metric in (config.callbacks.monitor, "" if stopping is None else stopping.monitor):
+        if metric in needs:
+            raise DataError(f"{problem}, and {metric} needs {needs[metric]}{hint}")
     if names:
-        hint = ""
-        if data.train_val_split is not None and config.data.folds is None and config.data.group is None:
-            rarest = min(filter(None, data.dataset.train.per_class(len(data.dataset.classes)).tolist()))
-            hint = f"; data.val_fraction={math.ceil(100 / rarest) / 100:g} or data.folds={rarest} gives each class some"
-        callbacks = config.callbacks
-        stopping = [] if callbacks.early_stopping is None else [callbacks.early_stopping.monitor]
-        for metric in BY_CLASS.intersection([callbacks.monitor, *stopping]):
-            raise DataError(f"there is no validation image of {names}, and {metric} needs some of each class{hint}")
-        report(f"warning: there is no validation image of {names}: metrics say nothing of it{hint}")
+        report(f"warning: {problem}: metrics say nothing of it{hint}")
     for names in filter(None, others):
         report(f"warning: there is no validation image of {names}: metrics say nothing of it")
     for names in filter(None, () if data.test is None else _without_images(data, data.test)):
         report(f"warning: there is no test image of {names}: metrics say nothing of it")
+
+
+def _undefined(data: ImageDataModule) -> dict[str, str]:
+    """Return the metrics that are not defined on the validation images, with what they need."""
+    counts = data.val.per_class(len(data.dataset.classes)).tolist()
+    needs = {}
+    if not any(0 < count < len(data.val) for count in counts):
+        needs["val/auroc"] = "some of a class and some without it"
+    if not any(counts):
+        needs["val/map"] = "some of any class"
+    return needs
+
+
+def _more_classes(config: TrainConfig, data: ImageDataModule) -> str:
+    """Return what may give validation images to each class of the first target; empty if that is not known."""
+    if data.train_val_split is None or config.data.folds is not None:
+        return ""
+    known, own = (split.per_class(len(data.dataset.classes)) for split in (data.dataset.train, data.val))
+    if config.data.group is None:
+        rarest = int(known[known > 0].min())
+        return f"; data.val_fraction={math.ceil(100 / rarest) / 100:g} or data.folds={rarest} gives each class some"
+    groups, labels = data.dataset.groups["train"], data.dataset.train.first_labels
+    for index in ((known > 0) & (own == 0)).nonzero().flatten().tolist():
+        of_class = labels == index if labels.dim() == 1 else labels[:, index]
+        if len({groups[row] for row in of_class.nonzero().flatten().tolist()}) == 1:
+            return ""
+    count = len({groups[row] for row in data.train_val_split.val.tolist()})
+    of = f"{count} of {plural(len(set(groups)), 'group')} now"
+    return f"; a larger data.val_fraction ({of}) or another data.val_seed may give each class some"
 
 
 def _without_images(data: ImageDataModule, split: Split) -> list[str]:
