@@ -158,7 +158,7 @@ def test_16_bit_tiffs_whose_zero_is_white_are_read_as_they_are(tmp_path):
     ("pixels", "kind", "problem"),
     [
         (PIXELS[..., 0].astype(np.int16), 2, "its pixels are signed 16-bit integers; store unsigned ones"),
-        (PIXELS[..., :2].astype(np.uint16), 1, "; of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsig"),
+        (PIXELS[..., :2].astype(np.uint16), 1, "; of TIFFs, Pillow reads those with 1, 3 or 4 channels, the fourth tr"),
         (PIXELS[..., 0].astype(np.float16), 3, "; of TIFFs, Pillow reads those with"),
     ],
 )
@@ -166,6 +166,17 @@ def test_scientific_tiffs_that_cannot_be_read_are_named_with_the_reason(tmp_path
     write_tiff(tmp_path / "ct.tif", pixels, kind=kind)
     with pytest.raises(DataError, match=f"ct.tif cannot be decoded as an image: .*{problem}"):
         decoded(tmp_path / "ct.tif")
+
+
+def test_a_fourth_band_that_is_not_transparency_is_refused_where_it_would_be_left_out(tmp_path):
+    bands, path = np.random.default_rng(0).integers(0, 256, (20, 20, 4), np.uint8), tmp_path / "infrared.tif"
+    Image.frombytes("RGBX", (20, 20), bands.tobytes()).save(path)
+    np.testing.assert_array_equal(decoded(path), bands[..., :3].transpose(2, 0, 1))
+    problem = "infrared.tif cannot be .* of its 4 bands, Pillow reads 3: a fourth one must be marked as transparency$"
+    with pytest.raises(DataError, match=problem):
+        decoded(path, channels=4)
+    Image.fromarray(bands).save(path)
+    np.testing.assert_array_equal(decoded(path, channels=4), bands.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])

@@ -27,8 +27,8 @@ PAGED = ("GIF", "TIFF", "WEBP")  # formats with pages or frames; what JPEG has a
 
 SIXTEEN_BITS = ("PPM", "PNG")  # formats whose 16-bit images Pillow may open as 32-bit integers
 WIDE = {"I": "integers", "F": "floats"}
-BITS = 258  # tag of a TIFF
-TIFFS = "of TIFFs, Pillow reads those with 1, 3 or 4 channels of 8 or unsigned 16 bits"
+BITS, BANDS = 258, 277  # tags of a TIFF
+TIFFS = "of TIFFs, Pillow reads those with 1, 3 or 4 channels, the fourth transparency, of 8 or unsigned 16 bits"
 MAX_COVERED = 16  # times the pixels that are kept: of thinner pictures, only the part that is kept is scaled
 UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also writes the EXIF data anew, which may fail
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -129,12 +129,15 @@ class Decoder(Dataset[Tensor | str]):
         Transparency is dropped unless there are 4 channels, as torchvision's ``pil_loader`` does.
 
         Raises:
-            ValueError: pixels are signed, or of 32 bits, of no known range; or colours are of 16, and levels not all.
+            ValueError: pixels are signed, or of 32 bits, of no known range; colours are of 16, and levels not all; or
+                there are 4 channels, and Pillow leaves a band out.
         """
         wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
         if not wide and self.levels != LEVELS and _is_of_16_bits(image):
             raise ValueError("its colours are of 16 bits, of which Pillow reads 8; data.levels is for grey pictures")
         tags = getattr(image, "tag_v2", {})  # of a TIFF
+        if self.channels == 4 and (bands := tags.get(BANDS, 1)) > (read := len(image.getbands())):
+            raise ValueError(f"of its {bands} bands, Pillow reads {read}: a fourth one must be marked as transparency")
         image = _upright(image)
         if wide:  # Pillow would clip 16-bit values at 255
             low, high = self.levels
