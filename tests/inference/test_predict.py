@@ -315,6 +315,7 @@ def test_other_tables_that_begin_with_path_and_class_are_no_results(tmp_path):
         '{"path":"a","classes":["x"],"probabilities":null}',
         '{"path":"a","classes":["x"],"probabilities":["high"]}',
         '{"path":"a","classes":["x"],"probabilities":[0.5],"label_probability":"high"}',
+        '{"path":"a","classes":["x"],"probabilities":[0.5],"paged":null}',
     ],
 )
 def test_a_damaged_row_is_named(damaged, tmp_path):
@@ -480,6 +481,8 @@ def test_rows_of_other_settings_or_pictures_and_damaged_ones_are_not_continued(p
 def test_a_resumed_command_names_the_pictures_that_could_not_be_read_before(
     predict, run, bad_pictures, tmp_path, monkeypatch
 ):
+    page = Image.open(bad_pictures / "0_good.png")
+    page.save(bad_pictures / "e_stack.tif", save_all=True, append_images=[page])
     command = [f"run={run.record.path}", f"input={bad_pictures}", "output=x.csv"]
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "finish", lambda *_: sys.exit(9))
@@ -487,9 +490,10 @@ def test_a_resumed_command_names_the_pictures_that_could_not_be_read_before(
     assert code == 9
     code, _, err = predict(*command)
     assert code == 4
-    *named, last = err.splitlines()
+    *named, unread, paged = err.splitlines()
     assert named == [f"{line} (before the command was interrupted)" for line in before.splitlines()]
-    assert (len(named), last) == (4, "vitrine: 4 of 7 pictures were not readable")
+    assert (len(named), unread) == (4, "vitrine: 4 of 8 pictures were not readable")
+    assert paged == "vitrine: of 1 picture with several pages or frames, only the first was read"
 
 
 def test_an_interrupted_command_can_be_continued_with_another_confidence(predict, run, pictures, tmp_path, monkeypatch):

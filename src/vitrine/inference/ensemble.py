@@ -4,7 +4,7 @@ import base64
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -96,13 +96,16 @@ class Ensemble:
             raise RunError("the model gives NaN probabilities: its training has diverged")
         return mean, features
 
-    def rows(self, batch: Sequence[Listed], images: Sequence[Tensor], errors: Mapping[int, str]) -> list[Row]:
+    def rows(
+        self, batch: Sequence[Listed], images: Sequence[Tensor], errors: Mapping[int, str], paged: Collection[int]
+    ) -> list[Row]:
         """Return a row for each picture of a batch.
 
         Args:
             batch: paths and true classes.
             images: for each of :attr:`preparations` the readable pictures, (B, C, H, W) uint8.
             errors: by index in ``batch``, why each of the others cannot be read.
+            paged: indices in ``batch`` of pictures with further pages.
         """
         if not images:
             return [_unread(picture, errors[index]) for index, picture in enumerate(batch)]
@@ -123,7 +126,8 @@ class Ensemble:
             of_label = _rounded(float(probabilities[number, self._numbers[label]])) if known else None
             own = base64.b64encode(features[number].numpy().tobytes()).decode()
             shares = [_rounded(value) for value in values[number]]
-            rows.append(Row(path, names, shares, label, of_label, split=split, features=own))
+            has_pages = index in paged
+            rows.append(Row(path, names, shares, label, of_label, split=split, features=own, paged=has_pages))
             number += 1
         return rows
 

@@ -130,8 +130,7 @@ def _classify(
     )
     with closing(batches):  # which ends the workers, also after an error
         for batch, (images, errors, paged) in batches:
-            report.paged += paged
-            rows = ensemble.rows(batch, images, errors)
+            rows = ensemble.rows(batch, images, errors, paged)
             if images:
                 brightness.add(images[0])
             if images_of is not None and images:

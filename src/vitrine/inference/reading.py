@@ -17,7 +17,7 @@ from vitrine.data.workers import WorkerContext, end_orphan, next_batch
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
-Decoded = tuple[list[Tensor], dict[int, str], int]
+Decoded = tuple[list[Tensor], dict[int, str], set[int]]
 DecodedBatch = tuple[list[Listed], Decoded]
 
 
@@ -36,15 +36,16 @@ class Reader(Dataset[DecodedBatch]):
 
         Returns:
             The batch; for each preparation the readable pictures, (B, C, H, W) uint8; by its index in the batch why
-            each of the others cannot be read; and how many have further pages, which are not read.
+            each of the others cannot be read; and the indices of those with further pages, which are not read.
         """
         prepared: list[list[Tensor]] = []
         errors: dict[int, str] = {}
-        paged = 0
+        paged: set[int] = set()
         for index, picture in enumerate(batch):
             try:
                 prepared.append([preparation.pixels(picture.path) for preparation in self.preparations])
-                paged += has_pages(Path(picture.path))
+                if has_pages(Path(picture.path)):
+                    paged.add(index)
             except DataError as error:
                 errors[index] = str(error)
         images = [torch.stack(each) for each in zip(*prepared, strict=True)]

@@ -113,6 +113,7 @@ class Report:
             self.unreadable += 1
             return
         self._read += 1
+        self.paged += row.paged
         doubtful = self.layout.is_doubtful(row)
         self._doubtful += doubtful
         if row.label and self.label is not None:

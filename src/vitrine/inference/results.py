@@ -42,6 +42,7 @@ class Row:
         error: why the picture cannot be read; else "".
         split: what a CSV file's column ``split`` has; else "".
         features: (D,) float32, little-endian in base64; "" if none were asked for.
+        paged: whether it has further pages or frames, which were not read.
     """
 
     path: str
@@ -52,11 +53,12 @@ class Row:
     error: str = ""
     split: str = ""
     features: str = ""
+    paged: bool = False
 
     def check(self) -> None:
         """Raise TypeError where a value has another type, as in a row that was read from a damaged file."""
         texts = [self.path, *self.classes, self.label, self.error, self.split, self.features]
-        numbers = [*self.probabilities, self.label_probability or 0.0]
+        numbers = [*self.probabilities, self.label_probability or 0.0, self.paged]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, NUMBER) for one in numbers):
             raise TypeError
 
