@@ -966,9 +966,14 @@ def test_images_that_come_in_groups_are_no_independent_sample(tmp_path, of_patie
     caveats = compared(tmp_path).caveats
     (caveat,) = (text for text in caveats if "groups" in text)
     assert caveat.startswith("test images come in groups (data.group=patient), and in which ones is not stored:")
+    assert caveat.endswith(", so both are too small; --fixed-images has intervals over seeds for these images")
     results = load_results([tmp_path])
-    for other in (compare(results, metric="val/acc"), compare(results, fixed_images=True)):
-        assert not any("groups" in text for text in other.caveats), "of these images"
+    assert not any("groups" in text for text in compare(results, metric="val/acc").caveats)
+    one_seed = load_results([path for path in of_patients[0] if RunRecord(path).config["seed"] == 0])
+    for found in (compare(results, fixed_images=True), compare(one_seed)):
+        assert "over images alone" in found.findings.comparisons[0].sentences[1]
+        (caveat,) = (text for text in found.caveats if "groups" in text)
+        assert caveat.endswith(": p-values and intervals over images take each as independent, so both are too small")
 
 
 def test_where_groups_are_stored_they_are_the_sample(tmp_path, of_patients):
@@ -998,7 +1003,7 @@ def test_groups_by_two_rules_and_a_single_one_are_no_sample(tmp_path, of_patient
         is_rope = RunRecord(path).config["model"]["position"] == "rope"
         in_groups(path, *((patients // 2, "ward") if is_rope else (patients, "patient")))
     (caveat,) = (text for text in compared(tmp_path).caveats if "groups" in text)
-    assert caveat.startswith("test images come in groups (data.group=patient and ward), by two rules: intervals for")
+    assert caveat.startswith("test images come in groups (data.group=patient and ward), by two rules: p-values and ")
     for path in paths:
         in_groups(path, np.zeros(100, int))
     (tested,) = compared(tmp_path).findings.comparisons

@@ -106,20 +106,22 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
-def grouped_images(runs: Sequence[RunResult], predictions: Mapping[str, Predictions]) -> str:
+def grouped_images(runs: Sequence[RunResult], predictions: Mapping[str, Predictions], *, new_images: bool) -> str:
     """Return why images of a group are no independent sample, in a sentence; empty if groups are none or are known.
 
     Args:
         runs: those that are compared.
         predictions: by the run's name, with the groups that all runs have in common.
+        new_images: whether intervals over seeds are for other images, too.
     """
     rules = sorted({str(group) for run in runs if (group := run.config.get("data.group"))})
     if not rules or any(found.groups is not None for found in predictions.values()):
         return ""
     why = "and in which ones is not stored" if len(rules) == 1 else "by two rules"
+    hint = "; --fixed-images has intervals over seeds for these images" if new_images else ""
     return (
-        f"test images come in groups (data.group={' and '.join(rules)}), {why}: intervals for other images take each "
-        "as independent, so they are too short; --fixed-images has those for these images"
+        f"test images come in groups (data.group={' and '.join(rules)}), {why}: p-values and intervals over images "
+        f"take each as independent, so both are too small{hint}"
     )
 
 

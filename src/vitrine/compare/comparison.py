@@ -183,11 +183,13 @@ def compare(
     options = {"--difference": difference_of_interest is not None, "--fixed-images": fixed_images}
     ignored = [option for option, given in options.items() if given]
     other_question = bool(by) or (decision is not None and chosen.name != decision.metric) or reference is not first
+    new_images = any(one.difference.new_images for one in found.comparisons)
+    over_images = new_images or any(one.on_images is not None for one in found.comparisons)
     doubts = [
         unequal,
         *caveats(table, chosen, unfinished, results.damaged),
         *unequal_pairs(table, reference),
-        grouped_images(finished, comparable) if any(one.difference.new_images for one in found.comparisons) else "",
+        grouped_images(finished, comparable, new_images=new_images) if over_images else "",
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),
