@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.pictures import write_test_images
+from helpers.pictures import colours_of_16_bits, write_test_images
 from helpers.running import ROOT, descendants, wait_until_gone
 from PIL import Image
 
@@ -202,6 +202,9 @@ def test_the_onnx_program_prepares_pictures_as_training_did(settings, shape, tmp
     expected = source.run.transform.pixels(path).numpy().astype(int)
     exact = settings["name"] == "imagefolder"
     assert np.abs(program["prepared"](path.read_bytes()) - expected).max() <= (0 if exact else 1)
+    if "levels" in settings:
+        with pytest.raises(ValueError, match="its colours are of 16 bits, of which Pillow reads 8"):
+            program["prepared"](colours_of_16_bits())
     found = program["answer"](np.array([0.25, 0.75, 0.5, *[0.0] * 7]))
     several = "multi_label" in settings
     assert found == ({"labels": {"1": 0.75, "2": 0.5}} if several else {"class": "1", "probability": 0.75})

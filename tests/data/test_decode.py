@@ -3,12 +3,12 @@
 import io
 import os
 import struct
-import zlib
 
 import numpy as np
 import pytest
 import torch
 from helpers.levels import quick
+from helpers.pictures import colours_of_16_bits
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 
@@ -97,15 +97,8 @@ def test_levels_of_16_bits_become_black_and_white(tmp_path, suffix):
 
 
 def test_levels_of_16_bit_colours_are_refused(tmp_path):
-    """Such a picture, which Pillow cannot write."""
-    rows = b"\0" + np.full((4, 3), 1600, ">u2").tobytes()
-    head = struct.pack(">IIBBBBB", 4, 1, 16, 2, 0, 0, 0)
-    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     path = tmp_path / "colours.png"
-    with path.open("wb") as file:
-        file.write(b"\x89PNG\r\n\x1a\n")
-        for kind, data in chunks:
-            file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)))
+    path.write_bytes(colours_of_16_bits())
     assert decoded(path, (1, 4)).tolist() == [[[6] * 4]] * 3
     assert sixteen_bit_values(path) == (1536, 1536, True)
     with pytest.raises(DataError, match=r"colours are of 16 bits, of which Pillow reads 8; data\.levels is for grey"):

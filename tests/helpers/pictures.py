@@ -1,5 +1,7 @@
-"""Pictures of a run's test images, to be classified from files."""
+"""Pictures to be classified from files: those of a run's test images, and one that Pillow cannot write."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,16 @@ def write_test_images(run: LoadedRun, folder: Path, most: int | None = None) -> 
         Image.fromarray(split.images[index].permute(1, 2, 0).squeeze(2).numpy()).save(path)
         paths.append(path)
     return paths
+
+
+def colours_of_16_bits() -> bytes:
+    """Return a PNG file, 1 x 4 pixels, all channels of which are 1600 of 65535; Pillow cannot write such a picture."""
+    rows = b"\0" + np.full((4, 3), 1600, ">u2").tobytes()
+    head = struct.pack(">IIBBBBB", 4, 1, 16, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
 
 
 def stored_probabilities(run: LoadedRun) -> np.ndarray:
