@@ -27,6 +27,8 @@ from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCo
 from vitrine.errors import Fault
 from vitrine.text import listed, nearest
 
+VALIDATION_KEYS = ("data.fold", "data.folds", "data.val_fraction", "data.val_seed")  # values on other images
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -163,6 +165,8 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     if "seed" in space:
         problem = "cannot be searched; sweep.repeats=3 ranks each trial by the mean over three seeds"
         found.append(Fault("seed", "", problem))
+    problem = "chooses the validation images, and a search would find the easiest: give one value"
+    found += [Fault(key, "", problem) for key in VALIDATION_KEYS if key in space]
     if sweep.sampler == "grid":
         continuous = [key for key, values in intervals.items() if not values.numbers]
         problem = "needs a step, or a list of values, for sweep.sampler=grid"
