@@ -45,14 +45,23 @@ def looked_at(sweep):
     return sweep
 
 
-def test_trials_that_are_left_are_a_caveat(sweep):
+@pytest.mark.parametrize(
+    ("others", "entries", "left"),
+    [
+        ((), {}, 0),
+        (("queued", "running", "failed"), {}, 2),
+        (("pruned",), {"planned": 20}, 10),
+        (("pruned", "new"), {"planned": 20, "complete": True}, 0),  # the second seed of the pruned trial
+    ],
+)
+def test_trials_that_are_left_are_a_caveat(sweep, others, entries, left):
     plan(sweep)
-    assert not any("not ended" in text for text in compared(sweep).caveats)
-    planned = json.loads((sweep / "sweep.json").read_text())
-    planned["trials"] += [{"folder": name, "varies": {}, "status": name} for name in ("queued", "running", "failed")]
+    planned = json.loads((sweep / "sweep.json").read_text()) | entries
+    planned["trials"][0]["status"] = "running"  # its folder knows that it has finished
+    planned["trials"] += [{"folder": name, "varies": {}, "status": name} for name in others]
     (sweep / "sweep.json").write_text(json.dumps(planned))
-    (caveat,) = [text for text in compared(sweep).caveats if "not ended" in text]
-    assert caveat.startswith("2 trials of the sweep have not ended: what is looked for after each trial turns up by")
+    found = [text.partition(" of the sweep have not ended")[0] for text in compared(sweep).caveats if "ended" in text]
+    assert found == ([f"{left} trials"] if left else [])
 
 
 def add_seed(write_run, folder, seed=3, **accs):

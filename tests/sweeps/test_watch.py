@@ -74,6 +74,18 @@ def test_a_search_has_ended_once_its_last_trial_has(sweep, left, capsys):
     assert "3 of 3 trials; 1 failed; best" in capsys.readouterr().out
 
 
+def test_seeds_that_never_start_are_not_left_once_a_search_is_complete(sweep, capsys):
+    """With a pruner, these are the other seeds of pruned trials."""
+    RunRecord(sweep.trials[1].folder).end("pruned", "after epoch 1")
+    sweep.write(sweep.results(), {"complete": True})
+    summary = SweepSummary.read(sweep.folder)
+    assert (summary.total, summary.counts["new"]) == (2, 1)
+    print_overview([summary])
+    assert capsys.readouterr().out.splitlines()[1].split()[:8] == ["sweep", "2", "1", "1", "0", "0", "0", "0"]
+    main([str(sweep.folder), "--once"])
+    assert "2 of 2 trials; best" in capsys.readouterr().out
+
+
 def test_a_search_that_has_suggested_nothing_yet_has_not_ended(tmp_path):
     Sweep(tmp_path, [], [], ["seed"], planned=5).write([], {"complete": False})
     assert not _view(tmp_path)[1]

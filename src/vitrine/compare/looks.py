@@ -6,6 +6,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from vitrine.compare.load import RunResult, parse_overrides
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import DiskFull, RunError
 from vitrine.files import write_text
-from vitrine.runs.record import now
+from vitrine.runs.record import RunRecord, now
 from vitrine.runs.status import ENDED
 from vitrine.text import listed, plural
 from vitrine.untrusted import misshapen, read_json
@@ -146,12 +147,28 @@ def sweeps_of(table: Table) -> list[ComparedSweep]:
             known = read_json(parent / "sweep.json")
             asked = [str(trial["folder"]) for trial in known["trials"]]
             decides = "decision" in known
-            left = sum(trial.get("status", "finished") not in ENDED for trial in known["trials"])
+            left = _left(parent, known)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         names = [_name(run) for row in table.rows for run in _runs_in(parent, row)]
         found.append(ComparedSweep(parent, sorted({*asked, *names}), decides, left))
     return found
+
+
+def _left(folder: Path, sweep: Mapping[str, Any]) -> int:
+    """Number of trials of a sweep that have not ended, by sweep.json, which may be behind, and by their folders."""
+    if sweep.get("complete") is True:  # with a pruner, the other seeds of pruned trials never start
+        return 0
+    trials = sweep["trials"]
+    return max(sweep.get("planned") or 0, len(trials)) - sum(_has_ended(folder, trial) for trial in trials)
+
+
+def _has_ended(folder: Path, trial: Mapping[str, Any]) -> bool:
+    if trial.get("status", "finished") in ENDED:
+        return True
+    with suppress(RunError):  # it has no folder yet
+        return RunRecord(folder / trial["folder"]).status in ENDED
+    return False
 
 
 def _was_to_decide(run: RunResult) -> bool:

@@ -101,8 +101,8 @@ class SweepSummary:
 
     @property
     def total(self) -> int:
-        """Number of trials, those to come included."""
-        return len(self.results) + self.to_come
+        """Number of trials, those to come included; once complete, only those that began."""
+        return len(self.results) + self.to_come - (self.counts["new"] if self.complete else 0)
 
     @property
     def has_ended(self) -> bool:
