@@ -23,6 +23,7 @@ from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.search_summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.study import SafeCmaEsSampler
+from vitrine.sweeps.summary import SweepSummary, print_trials
 from vitrine.sweeps.trial import TrialResult, locked, read_result
 
 RANDOM = [*TWO, "sweep.sampler=random"]
@@ -36,6 +37,12 @@ def chosen_values(one):
 def trained(one):
     """Run folders, as often as they were trained."""
     return Counter((one.sweep.folder / "trained.txt").read_text().split())
+
+
+def summary(one):
+    """The search as it is read from sweep.json."""
+    one.sweep.write(one.sweep.results(), describe_search(one))
+    return SweepSummary.read(one.sweep.folder)
 
 
 def process(folder, seconds, *overrides):
@@ -341,6 +348,21 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
     assert [each["command"] for each in facts["pareto"]] == [
         f"python train.py {_out(tmp_path)} depth={depth}" for depth in (4, 2, 1)
     ]
+    read = summary(one)
+    assert read.best is None
+    print_trials(read)
+    front = shown[shown.index("Pareto front of val/acc and parameters:") : shown.index("\nsweep folder")]
+    assert capsys.readouterr().out.endswith(front)
+
+
+def test_a_trial_of_which_a_run_failed_is_not_the_best_in_a_list_of_sweeps_either(tmp_path, capsys):
+    overrides = [*RANDOM, "sweep.n_trials=2", "sweep.repeats=2"]
+    one = run(search(tmp_path, *overrides), lambda config: "out of memory" if config.seed else 0.9)
+    assert best_trials(one, rank_trials(one)) == []
+    assert summary(one).counts["finished"] == 2
+    assert summary(one).best is None
+    print_trials(summary(one))
+    assert "best" not in capsys.readouterr().out
 
 
 @pytest.mark.whole

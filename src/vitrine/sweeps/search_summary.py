@@ -12,11 +12,11 @@ from vitrine.sweeps.selected import print_selected
 from vitrine.sweeps.summary import (
     DIVERGED,
     LONGEST,
-    describe_best,
     format_seconds,
     mixed_images,
     mixed_versions,
     print_all_trials,
+    print_best_of_search,
     print_location,
     print_reasons,
     warn,
@@ -141,10 +141,8 @@ def print_search(search: "Search") -> int:
         if shares:
             parts = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
             print(f"\nimportance for {metric}, over finished trials: {parts}")
-    if best := best_trials(search, ranked):
-        print("\nbest on validation:" if len(metrics) == 1 else f"\nPareto front of {' and '.join(metrics)}:")
-    for configuration in best:
-        print(f"{describe_best(configuration, metrics)}\n  {configuration.command(search.sweep.shared)}")
+    best = best_trials(search, ranked)
+    print_best_of_search(best, metrics, search.sweep.shared)
     if len(metrics) == 1 and best:
         finished = [search.results(trial.number) for trial in ranked if trial.state == "finished"]
         kept = [trial for trial in finished if all(metrics[0] in one.metrics for one in trial)]  # folders not deleted

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -55,6 +56,9 @@ class SweepSummary:
         to_come: trials that a search or a decision has not suggested yet, at most.
         complete: whether a search or a decision has ended, with however many trials.
         findings: of ``sweep=decide``, what it says about each configuration; ``None`` of other sweeps.
+        unranked: folders of the trials that a search does not rank: one of their runs failed, or has not ended.
+        metrics: objectives of a search by several metrics; else empty.
+        front: Pareto front of a search by several metrics.
         problem: why the sweep cannot be read; then all else is empty.
     """
 
@@ -69,6 +73,9 @@ class SweepSummary:
     complete: bool = False
     time_left: timedelta | None = None
     findings: list[str] | None = None
+    unranked: frozenset[Path] = frozenset()
+    metrics: Sequence[str] = ()
+    front: Sequence[BestConfiguration] = ()
     problem: str = ""
 
     @classmethod
@@ -84,6 +91,7 @@ class SweepSummary:
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not {allowed}")
             decision = known.get("decision")
             said = None if decision is None else [str(text) for text in decision["findings"].values()]
+            of_search = _of_search(known["search"], folders) if known.get("search") else {}
         except KeyError as error:
             return cls(folder, [], [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
         except (RunError, TypeError, AttributeError) as error:
@@ -92,7 +100,9 @@ class SweepSummary:
         complete = known.get("complete") is True
         to_come = 0 if complete else max(0, (known.get("planned") or 0) - len(results))
         time_left = _time_left(folders, results, to_come)
-        return cls(folder, keys, common, varies, results, folders, metric, to_come, complete, time_left, said)
+        return cls(
+            folder, keys, common, varies, results, folders, metric, to_come, complete, time_left, said, **of_search
+        )
 
     @property
     def counts(self) -> Counter[str]:
@@ -111,8 +121,16 @@ class SweepSummary:
 
     @property
     def best(self) -> BestConfiguration | None:
-        """The best configuration so far; ``None`` for a sweep that has verdicts."""
-        return None if self.findings is not None else best_configuration(self.varies, self.results, self.metric)
+        """The best configuration so far; ``None`` for a sweep that has verdicts, or several metrics."""
+        has_one = self.findings is None and not self.metrics
+        return best_configuration(*self.ranked, self.metric) if has_one else None
+
+    @property
+    def ranked(self) -> tuple[list[dict[str, str]], list[TrialResult]]:
+        """Varying overrides and results of the trials that are ranked."""
+        trials = list(zip(self.folders, self.varies, self.results, strict=True))
+        kept = [(varies, result) for folder, varies, result in trials if folder not in self.unranked]
+        return [varies for varies, _ in kept], [result for _, result in kept]
 
 
 def find_sweeps(root: Path, name: str | None = None) -> list[SweepSummary]:
@@ -157,8 +175,10 @@ def print_trials(sweep: SweepSummary) -> None:
     if sweep.problem:
         raise RunError(sweep.problem)
     print_table(_table_of_trials(sweep.keys, sweep.metric, sweep.varies, sweep.results, with_errors=True))
-    if sweep.findings is None:
-        _print_best(sweep.common, sweep.varies, sweep.results, sweep.metric)
+    if sweep.metrics:
+        print_best_of_search(sweep.front, sweep.metrics, sweep.common)
+    elif sweep.findings is None:
+        _print_best(sweep.common, *sweep.ranked, sweep.metric)
     if sweep.findings:
         print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
@@ -181,6 +201,15 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     print_location(sweep)
     _warn_of_mixtures(varies, results)
     print_failures(sweep, results)
+
+
+def print_best_of_search(best: Sequence[BestConfiguration], metrics: Sequence[str], common: Sequence[str]) -> None:
+    """Print the best configuration of a search, or its Pareto front if it has several metrics; nothing if empty."""
+    if best:
+        heading = "best on validation" if len(metrics) == 1 else f"Pareto front of {' and '.join(metrics)}"
+        print(f"\n{printable(heading)}:")
+    for one in best:
+        print(f"{describe_best(one, metrics)}\n  {printable(one.command(common))}")
 
 
 def _print_best(
@@ -261,7 +290,7 @@ def print_reasons(lines: Sequence[str], total: int, problem: str) -> None:
 def describe_best(best: BestConfiguration, metrics: Sequence[str]) -> str:
     """``patch=2 (val/acc 0.9800; test/acc 0.9700, mean of 3 runs)``."""
     runs = f", mean of {best.count} runs" if best.count > 1 else ""  # over seeds, folds, or both
-    values = ", ".join(f"{name} {format_metric(best.metrics[name])}" for name in metrics)
+    values = ", ".join(f"{name} {format_metric(best.metrics[name])}" for name in metrics if name in best.metrics)
     test = f"; test/acc {best.metrics['test/acc']:.4f}" if "test/acc" in best.metrics else ""
     fewer = f"; {plural(best.left_out, 'configuration')} with fewer runs left out" if best.left_out else ""
     return printable(f"{best.label or 'the only configuration'} ({values}{test}{runs}{fewer})")
@@ -324,6 +353,17 @@ def warn(message: str) -> None:
 def format_seconds(seconds: float) -> str:
     """As tables show it, ``12.3``; empty where nothing was trained."""
     return f"{seconds:.1f}" if seconds else ""
+
+
+def _of_search(search: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """What a search adds to the summary of its sweep, from its entry in sweep.json."""
+    ranked = {name for trial in search["trials"] if trial["state"] == "finished" for name in trial["folders"]}
+    front = search.get("pareto") or ()
+    return {
+        "unranked": frozenset(folder for folder in folders if folder.name not in ranked),
+        "metrics": search["metrics"] if len(search["metrics"]) > 1 else (),
+        "front": [BestConfiguration(one["varies"], one["mean"], one["metrics"], one["count"]) for one in front],
+    }
 
 
 def _time_left(folders: list[Path], results: list[TrialResult], to_come: int) -> timedelta | None:

@@ -38,7 +38,7 @@ from vitrine.runs import provenance
 from vitrine.sweeps.fingerprint import TrialFolders, sweep_name
 from vitrine.sweeps.locks import held
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
-from vitrine.untrusted import ANY, misshapen, read_json
+from vitrine.untrusted import ANY, NUMBER, misshapen, read_json
 
 FORMAT = 1  # of sweep.json
 DECIDES = {"decides": True}  # is part of the name of a decision
@@ -54,6 +54,11 @@ SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "planned": range(10**8),
     "complete": bool,
     "trials": [{"folder": str, "varies": {ANY: str}}],
+    "search": {
+        "metrics": [str],
+        "trials": [{"state": str, "folders": [str]}],
+        "pareto": [{"varies": {ANY: str}, "mean": NUMBER, "metrics": {ANY: NUMBER}, "count": range(10**8)}],
+    },
 }
 
 Group = tuple[tuple[str, str], ...]  # varying overrides without the seed
