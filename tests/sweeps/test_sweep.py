@@ -148,6 +148,8 @@ def test_a_sweep_over_data_sets_names_the_best_of_each(tmp_path, capsys):
         assert not warned
     print_location(sweep)
     assert capsys.readouterr().out.endswith("--across data\n")
+    (read,) = find_sweeps(tmp_path / "sweeps")
+    assert read.best is sweep.best(sweep.results()) is check_folder(sweep.folder)["best"] is None
 
 
 def test_a_sweep_of_a_part_with_an_option_is_the_same_beside_a_choice_that_takes_none(tmp_path, monkeypatch):

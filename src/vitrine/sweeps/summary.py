@@ -121,7 +121,7 @@ class SweepSummary:
 
     @property
     def best(self) -> BestConfiguration | None:
-        """The best configuration so far; ``None`` for a sweep that has verdicts, or several metrics."""
+        """The best configuration so far; ``None`` for a sweep with verdicts, several metrics or several data sets."""
         has_one = self.findings is None and not self.metrics
         return best_configuration(*self.ranked, self.metric) if has_one else None
 
@@ -215,7 +215,7 @@ def print_best_of_search(best: Sequence[BestConfiguration], metrics: Sequence[st
 def _print_best(
     common: Sequence[str], varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str
 ) -> None:
-    """Print the best configuration with its command, of each data set: which of these is easier is no choice."""
+    """Print the best configuration with its command, of each data set."""
     for some, theirs in _by_data_set(varies, results):
         if best := best_configuration(some, theirs, metric):
             command = printable(best.command(common))

@@ -231,7 +231,12 @@ class BestConfiguration:
 def best_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str = METRIC
 ) -> BestConfiguration | None:
-    """The best among the configurations with the most finished seeds; ``None`` if none is finished."""
+    """The best among the configurations with the most finished seeds; ``None`` if none is finished.
+
+    Also ``None`` over several data sets: which of these is easier is no choice.
+    """
+    if len({overrides.get("data") for overrides in varies}) > 1:
+        return None
     found = ranked_configurations(varies, results, metric)
     return replace(found[0], left_out=sum(one.count < found[0].count for one in found)) if found else None
 
