@@ -252,10 +252,13 @@ def test_of_equal_runs_the_best_is_that_of_the_best_configuration(tmp_path, caps
         is_better, first = f"position={better}" in path.parent.name, "seed=0" in path.parent.name
         values = (0.9, 0.8) if is_better else (highest, 0.7)
         path.write_text(json.dumps({"val/acc": values[0] if first else values[1]}))
+        if not is_better:  # the same run, not another seed
+            shutil.copytree(path.parent, tmp_path / "copies" / path.parent.name)
     main(["best", str(tmp_path)])
     printed = capsys.readouterr().out
     (shown,) = [line for line in printed.splitlines() if line.startswith("varies\t")]
     assert (f"position={better}," in shown) is not single
+    assert "finished runs; 2 left out, since the same configuration and seed ran again later" in printed
     assert (
         bool(re.search(f"of configurations with 2 runs, that of .*position={better}.* mean, 0.8500", printed)) is single
     )

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from vitrine.compare.folds import Fold
 from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
 from vitrine.compare.table import configuration_key, distinguishes
 from vitrine.config.metrics import lower_is_better
@@ -13,11 +15,21 @@ from vitrine.runs.registry import RunEntry, RunList
 from vitrine.text import plural
 
 
+def latest_runs(runs: Sequence[RunEntry]) -> list[RunEntry]:
+    """Return ``runs`` without those of which the same configuration and seed, or fold, ran again later."""
+    latest: dict[tuple[str, Any], Path] = {}
+    for run in sorted(runs, key=lambda run: str(run.facts.get("started"))):
+        repetition = Fold.of(run.config) or run.config.get("seed", run.path)
+        latest[_configuration(run), repetition] = run.path
+    kept = {*latest.values()}
+    return [run for run in runs if run.path in kept]
+
+
 def runs_by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
     """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
     configurations: dict[str, list[RunEntry]] = {}
     for run in runs:
-        configurations.setdefault(configuration_key(run.config, str(run.config.get("data.name", ""))), []).append(run)
+        configurations.setdefault(_configuration(run), []).append(run)
     sign = 1 if lower_is_better(metric) else -1
     return sorted(
         configurations.values(),
@@ -58,8 +70,12 @@ def luck_sentence(
     value = float(best.metrics[metric])
     corrected = corrected_single_run(groups, value)
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
-    seeds = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
-    seeds = [seed for seed in seeds if isinstance(seed, int)]
+    known = {run.config.get("seed", 0) for runs in configurations if best in runs for run in runs}
+    seeds = [seed for seed in known if isinstance(seed, int)]
     used = [run.config.get("seed") for run in entries]
     command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, seeds, used)
     return f"its {metric} {part}; on fresh seeds:\n  {command}"
+
+
+def _configuration(run: RunEntry) -> str:
+    return configuration_key(run.config, str(run.config.get("data.name", "")))
