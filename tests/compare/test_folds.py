@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vitrine.compare.caveats import _fold_caveat
 from vitrine.compare.comparison import compare
+from vitrine.compare.folds import Fold
 from vitrine.compare.load import load_results
 from vitrine.compare.statistics import ConfidenceInterval, difference
+from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.sweeps.summary import mixed_images
 from vitrine.sweeps.sweep import best_configuration
@@ -74,6 +77,12 @@ def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, 
     assert found.table.columns == ["position"]
     assert found.findings.comparisons[0].difference.counts == (9, 9)
     assert "not every fold ran: learned (9 of 10) and rope (9 of 10)" in " ".join(found.caveats)
+
+
+def test_each_number_of_folds_is_whole_by_itself():
+    ran = {"three": [Fold(number, 3, 0) for number in range(3)], "five": [Fold(number, 5, 0) for number in range(3)]}
+    rows = [ConfigurationRow(label, {}, dict.fromkeys(folds)) for label, folds in ran.items()]
+    assert _fold_caveat(Table([], rows, {}, [])).endswith("; not every fold ran: five (3 of 5)")
 
 
 def test_a_division_that_a_filter_leaves_out_may_have_been_chosen_by_its_result(tmp_path, write_run):

@@ -233,9 +233,13 @@ def _fold_caveat(table: Table) -> str:
         "folds share training images: intervals and p-values are corrected for it (Nadeau and Bengio, 2003), and are "
         "about other training images of the same number, not about the model trained on all of them"
     )
-    found = {fold for row in table.rows for key in row.runs if isinstance(fold := seed_of(key), Fold)}
-    whole = sum(one.count for one in {(fold.split, fold.count): fold for fold in found}.values())
-    lacking = [f"{row.label} ({row.seeds} of {whole})" for row in table.rows if row.seeds < whole]
+    folds = [{fold for key in row.runs if isinstance(fold := seed_of(key), Fold)} for row in table.rows]
+    divisions = {(fold.split, fold.count) for some in folds for fold in some}
+    lacking = []
+    for row, some in zip(table.rows, folds, strict=True):
+        counts = {fold.count for fold in some}
+        whole = sum(count for _, count in divisions if count in counts)
+        lacking += [f"{row.label} ({row.seeds} of {whole})"] if row.seeds < whole else []
     return text + (f"; not every fold ran: {listed(lacking, MAX_LISTED)}" if lacking else "")
 
 
