@@ -222,10 +222,11 @@ class BestConfiguration:
         return f"{provenance.program('train')} -m {shlex.join([*kept, fresh_seeds(seeds)])}"
 
     def _overrides(self, common: Sequence[str]) -> list[str]:
-        kept = [text for text in common if not is_of_multirun(text.partition("=")[0].lstrip("+"))]
-        if not any(text.partition("=")[0] == "data.fold" for text in [*common, *self.varies]):
-            kept = [text for text in kept if not text.startswith("data.folds=")]  # its folds were averaged over
-        return [*map(_without_quotes, kept), *(f"{key}={value}" for key, value in self.varies.items())]
+        typed = [*map(_without_quotes, common), *(f"{key}={value}" for key, value in self.varies.items())]
+        keyed = [(text.partition("=")[0].lstrip("+"), text) for text in typed]
+        if not any(key == "data.fold" for key, _ in keyed):  # its folds were averaged over
+            keyed = [(key, text) for key, text in keyed if key != "data.folds"]
+        return [text for key, text in keyed if not is_of_multirun(key)]
 
 
 def best_configuration(
