@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrine.compare.best_run import luck_sentence, runs_by_configuration
+from vitrine.compare.best_run import luck_sentence, runs_by_configuration, validation_warning
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.selection import (
@@ -17,7 +17,7 @@ from vitrine.compare.selection import (
     own_variance,
 )
 from vitrine.config.schema import MAX_SEED
-from vitrine.runs.registry import best_runs, find_runs
+from vitrine.runs.registry import RunEntry, RunList, best_runs, find_runs
 
 
 @pytest.mark.parametrize("rows", [4, 10])
@@ -123,3 +123,14 @@ def test_the_command_for_fresh_seeds_is_allowed_to_import_own_parts(tmp_path, wr
     (luck,) = luck_sentence(runs_by_configuration(runs, "val/acc"), runs[0], "val/acc", found.entries).splitlines()[1:]
     assert compared.endswith(f"{allowed}seed=5,6,7")
     assert luck.endswith(f"{allowed}seed=5,6,7")
+
+
+def test_the_filters_that_the_best_run_is_given_are_spelled_as_filters(tmp_path):
+    entries = [
+        RunEntry(tmp_path, {"validation": folds}, {"val/acc": 0.9}, lambda folds=folds: f'{{"data.folds": {folds}}}')
+        for folds in ("null", "3")
+    ]
+    without, _ = entries
+    found = RunList(entries, [])
+    assert validation_warning(found, without, "val/acc").endswith("give filters, such as data.folds=null")
+    assert found.where("data.folds", "null").entries == [without]

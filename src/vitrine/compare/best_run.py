@@ -1,6 +1,7 @@
 """The best of single runs: of which configuration it is, whether it is comparable, and what it owes to luck."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +13,7 @@ from vitrine.compare.table import configuration_key, distinguishes
 from vitrine.config.metrics import lower_is_better
 from vitrine.runs.record import RunRecord
 from vitrine.runs.registry import RunEntry, RunList
-from vitrine.text import plural
+from vitrine.text import as_override, plural
 
 
 def latest_runs(runs: Sequence[RunEntry]) -> list[RunEntry]:
@@ -50,7 +51,7 @@ def validation_warning(found: RunList, best: RunEntry, metric: str) -> str:
         return ""
     keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
     key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
-    hint = f", such as {key}={best.config[key]}" if key else ""
+    hint = f", such as {shlex.quote(f'{key}={as_override(best.config[key])}')}" if key else ""
     others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
     return f"{others}, so it need not be better than they are: give filters{hint}"
 
