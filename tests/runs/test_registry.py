@@ -233,10 +233,21 @@ def test_a_run_whose_process_is_gone_is_interrupted_also_from_the_index(outputs)
         ("data", "mnist", []),
         ("val/acc", "0.6", ["c1"]),
         ("error", "null", ["a", "c0", "c1", "c2"]),
+        ("tags", "[night]", []),
+        ("tags", '[night, "x"]', ["a"]),
+        ("tags", "[y],[night,x]", ["a"]),
     ],
 )
 def test_runs_are_filtered_by_any_column(outputs, column, values, expected):
     assert names(find_runs([outputs]).where(column, values)) == expected
+
+
+def test_runs_are_filtered_by_whole_lists(tmp_path):
+    for name, mean in (("none", []), ("one", [0.5]), ("two", [0.5, 0.3])):
+        make(tmp_path, name, config={"data": {"mean": mean}})
+    found = find_runs([tmp_path])
+    for values, expected in (("[]", ["none"]), ("[.50]", ["one"]), ("[0.5,0.3],[]", ["none", "two"]), ("0.3", ["two"])):
+        assert names(found.where("data.mean", values)) == expected
 
 
 @pytest.mark.parametrize(
@@ -296,7 +307,13 @@ def test_a_start_time_is_a_date_or_an_age(outputs, text):
 
 @pytest.mark.parametrize(
     ("word", "problem"),
-    [("sed", "did you mean seed?"), ("val/ac", "did you mean val/acc?"), ("dpeth", r"model\.depth"), ("zzz", "zzz$")],
+    [
+        ("sed", "did you mean seed?"),
+        ("val/ac", "did you mean val/acc?"),
+        ("dpeth", r"model\.depth"),
+        ("zzz", "zzz$"),
+        ("model", r"such as model\.depth$"),
+    ],
 )
 def test_an_unknown_column_is_refused_with_the_nearest(outputs, word, problem):
     with pytest.raises(RunError, match=problem):
@@ -317,6 +334,8 @@ def test_the_best_run_is_selected_on_validation(outputs):
         best_runs(found, "test/acc")
     with pytest.raises(RunError, match="no finished run has epochs"):
         best_runs(found, "epochs")
+    with pytest.raises(RunError, match="no runs found"):
+        best_runs(found.where("data", "mnist"), "val/acc")
 
 
 def test_the_best_run_of_a_target_called_like_a_loss_has_the_highest_accuracy(outputs):

@@ -5,7 +5,7 @@ import math
 import operator
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from vitrine.runs.index import INDEX, STORED, index_runs
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.record import RunRecord
 from vitrine.runs.status import STATUSES, status_of
-from vitrine.text import did_you_mean, listed, nearest
+from vitrine.text import as_override, did_you_mean, listed, nearest
 from vitrine.untrusted import ANY, NUMBER, misshapen
 
 COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -113,24 +113,27 @@ class RunList:
             return matches[0]
         if matches:
             raise RunError(f"{name} is ambiguous: {' or '.join(matches)}")
+        if inside := [column for column in columns if column.startswith(f"{name}.")]:
+            raise RunError(f"no run has a column {name}: give a key in it, such as {inside[0]}")
         by_last_part = {column.rpartition(".")[2]: column for column in reversed(columns)}
         match = by_last_part.get(nearest(name, by_last_part), "") or nearest(name, columns)
         raise RunError(f"no run has a column {name}{did_you_mean(match)}")
 
     def where(self, column: str, values: str) -> "RunList":
-        """Return the runs whose value in ``column`` is among the comma-separated ``values``.
+        """Return the runs whose value in ``column``, or an item of it, is among the comma-separated ``values``.
 
         Raises:
             RunError: there is no such column, or no such status.
         """
-        name, allowed = self.column(column), values.split(",")
+        name, allowed = self.column(column), _split(values)
         known = {*STATUSES, *(str(run.value(name)) for run in self.entries)}  # other versions may have others
         for value in allowed if name == "status" else ():
             if value not in known:
                 raise RunError(
                     f"status={value} is not one of {listed(STATUSES)}{did_you_mean(nearest(value, STATUSES))}"
                 )
-        return RunList([run for run in self.entries if _matches(run.value(name), allowed)], self.unreadable)
+        found = [run for run in self.entries if any(_matches(run.value(name), text) for text in allowed)]
+        return RunList(found, self.unreadable)
 
     def compared(self, column: str, sign: str, number: str) -> "RunList":
         """Return the runs whose value in ``column`` is a number and ``sign`` (>, >=, <, <=) ``number``.
@@ -214,8 +217,10 @@ def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
     A run whose metric is not finite is left out.
 
     Raises:
-        RunError: it is a test metric, or no finished run has a finite value.
+        RunError: there is no run; it is a test metric; or no finished run has a finite value.
     """
+    if not runs.entries:
+        raise RunError("no runs found")
     metric = runs.column(metric)
     if metric.startswith("test/"):
         raise RunError(f"cannot select by {metric}: select by a validation metric, such as val/acc")
@@ -288,15 +293,27 @@ def _parse_time(text: str) -> datetime:
     )
 
 
-def _matches(value: Any, allowed: Sequence[str]) -> bool:
+def _split(values: str) -> list[str]:
+    """Return the texts between the commas of ``values``, but for those in brackets."""
+    parts, depth = [""], 0
+    for character in values:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _matches(value: Any, text: str) -> bool:
+    """Whether ``value`` is what ``text`` says, or a list that has it."""
     if isinstance(value, list):
-        return any(str(item) in allowed for item in value)
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null") in allowed
-    if isinstance(value, int | float):
-        for text in allowed:
-            with suppress(ValueError):
-                if float(text) == value:
-                    return True
+        inner = text[1:-1] if text[:1] + text[-1:] == "[]" else None
+        items = [item.strip(" '\"") for item in _split(inner)] if inner else []
+        is_whole = inner is not None and len(items) == len(value) and all(map(_matches, value, items))
+        return is_whole or any(_matches(item, text) for item in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(text) == value
         return False
-    return str(value) in allowed
+    return as_override(value) == text
