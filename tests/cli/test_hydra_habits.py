@@ -76,6 +76,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["callbacks.ema=${seed}"], ["callbacks.ema=0", "is a section; its keys are callbacks.ema.decay"]),
         (["-m", "depth=1,2", "sweep.space=${seed}"], ["sweep.space=0", "must be a mapping"]),
         (["hydra.run.dir="], ["hydra.run.dir\n", "is empty"]),
+        (["-m", "seed=0,1", "hydra.sweep.dir=x", "sweep.name=y"], ["sweep.name=y", "with hydra.sweep.dir=x"]),
         (["-m", "seed=0,1", "hydra.sweep.dir="], ["hydra.sweep.dir\n", "is empty"]),
         (["=5"], ["  =5\n", "is not of the form key=value"]),
         (["hydra.run.dir=${nothing}"], ["hydra.run.dir", "nothing"]),

@@ -134,7 +134,7 @@ def test_another_plan_is_refused_after_it_was_announced(tmp_path):
     with pytest.raises(ConfigError, match=r"configurations=(?s:.*)was \[.*none"):
         decide(tmp_path, "position=learned,rope")
     assert decide(tmp_path, *THREE, "sweep.alpha=0.2", "rerun=true").sweep.folder.name.endswith("@2")
-    with pytest.raises(RunError, match="holds another sweep"):
+    with pytest.raises(RunError, match=r"another sweep; set another sweep\.name, or hydra\.sweep\.dir"):
         decide(tmp_path, *THREE, "depth=3", f"sweep.name={decide(tmp_path, *THREE).sweep.folder.name}")
 
 

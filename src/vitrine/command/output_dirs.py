@@ -39,6 +39,8 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
     if folder == "":
         raise ConfigError([Fault(key, "", "is empty; it takes the folder to write to")])
+    if folder is not None and (name := points[0].config.sweep.name) is not None:
+        raise ConfigError([Fault("sweep.name", name, f"has no effect with hydra.sweep.dir={folder}: give one of them")])
     placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
     key = "hydra.sweep.subdir"
     if not multirun or not is_set(key):

@@ -225,7 +225,7 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
     decision = _new_decision(points)
     if known:
         if known.get("decision") is None or known.get("own_name", own_name) != own_name:
-            raise RunError(f"{folder} holds another sweep; set another sweep.name for this one")
+            raise RunError(f"{folder} holds another sweep; set another sweep.name, or hydra.sweep.dir, for this one")
         _check_announced(known["decision"], _plan_of(decision, Metric(command.sweep.metric)))
     varying = [*keys, "seed"]
     return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name=own_name, decides=True)

@@ -17,7 +17,7 @@ from vitrine.sweeps.study import unreadable, user_attrs
 
 def check_owner(folder: Path, identity: Mapping[str, Any]) -> None:
     """Raise ConfigError if ``folder`` holds a sweep, or another search than that of ``identity``."""
-    hint = "set another sweep.name"
+    hint = "set another sweep.name, or hydra.sweep.dir"
     if not (folder / "study.journal").exists():
         if (folder / "sweep.json").exists():
             problem = f"is the name of a sweep that is not a search; {hint}"

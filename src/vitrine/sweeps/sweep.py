@@ -117,7 +117,8 @@ class Sweep:
         folder, known = folder_of(points[0], own_name)
         if known.get("own_name", own_name) != own_name or (folder / "study.journal").exists():
             owner = known.get("own_name") or "a search"
-            raise RunError(f"{folder} holds another sweep, {owner}; set another sweep.name for {own_name}")
+            hint = f"set another sweep.name, or hydra.sweep.dir, for {own_name}"
+            raise RunError(f"{folder} holds another sweep, {owner}; {hint}")
         folders, trials = TrialFolders(folder), dict[Path, Trial]()
         accept, trust = command.accept_changed_data, command.trust
         for point in points:
