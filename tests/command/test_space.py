@@ -114,6 +114,19 @@ def test_unknown_keys_and_values_of_a_space_are_reported_with_the_nearest(refusa
     assert "did you mean depth?" in str(unknown)
 
 
+def test_values_in_yaml_are_spelled_as_those_that_are_typed(space):
+    values = {"model.class_token": [True, False], "data.mean": [[0.5], [0.25]]}
+    values |= {"callbacks.metrics": [[], ["auroc"]], "loss.class_weights": [{"1": 2}, None]}
+    with composing() as loader:
+        written, found = space_of(SweepConfig(sampler="tpe", n_trials=9, space=values), [], loader)
+    assert found == []
+    typed = ["model.class_token=True,false", "data.mean=[0.5],[0.25]"]
+    typed += ["callbacks.metrics=[],[auroc]", "loss.class_weights={1:2},null"]
+    assert written == space(*TPE, *typed)
+    assert written["model.class_token"] == ("true", "false")
+    assert written["loss.class_weights"] == ("{1:2}", "null")
+
+
 def test_what_a_search_cannot_optimise_is_reported(refusal):
     lr = "optimizer.lr=interval(1e-4,1e-3)"
     test = refusal(*TPE, lr, "sweep.metrics=[test/acc]")

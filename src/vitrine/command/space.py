@@ -19,7 +19,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from vitrine.command.overrides import check_overrides, quote
-from vitrine.command.spelling import spelled_values
+from vitrine.command.spelling import spelled_value, spelled_values
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
 from vitrine.config.metrics import difference_problem
@@ -138,8 +138,8 @@ def read_space(raw: Mapping[str, Any]) -> tuple[dict[str, Values], list[Fault]]:
     for key, values in raw.items():
         name = f"sweep.space.{key}"
         if isinstance(values, list) and values:
-            texts = ("null" if value is None else one_spelling(key, str(value)) for value in values)
-            space[key] = tuple(dict.fromkeys(texts))
+            texts = (value if isinstance(value, str) else spelled_value(value) for value in values)
+            space[key] = tuple(dict.fromkeys(one_spelling(key, text) for text in texts))
         elif isinstance(values, dict):
             problems = _interval_faults(name, values, kind(TrainCommand, key))
             found += problems

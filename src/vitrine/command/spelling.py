@@ -30,13 +30,13 @@ def spelled_values(override: Override) -> list[str]:
     if not override.is_sweep_override():
         texts = [override.get_value_element_as_str()]
     else:
-        texts = [str(text) for text in override.sweep_iterator(_text)]
+        texts = [str(text) for text in override.sweep_iterator(spelled_value)]
         if isinstance(swept, RangeSweep) and any(isinstance(one, float) for one in (swept.start, swept.step)):
             texts = [rounded for text in texts if (rounded := f"{float(text):.12g}") != f"{swept.stop:.12g}"]
     return [one_spelling(key, text) for text in texts]
 
 
-def _text(value: ParsedElementType) -> str:
+def spelled_value(value: ParsedElementType) -> str:
     """Return a value with the quotes that letters outside ASCII need: choice(), sort() and shuffle() drop them."""
     if isinstance(value, str) and not value.isascii():
         value = QuotedString(value, Quote.single)

@@ -183,13 +183,15 @@ def sbatch_faults(options: Sequence[str]) -> Iterator[Fault]:
 
 
 def one_spelling(key: str, text: str) -> str:
-    """Return the value ``text`` of an override in the one spelling of its number, where the key takes numbers.
+    """Return the value ``text`` of an override in its one spelling, where the key takes numbers, or true and false.
 
-    ``1.0`` and ``1`` are ``1``; ``1e-1``, ``.1`` and ``0.1`` are ``0.1``. Other values stay as they are.
+    ``1.0`` and ``1`` are ``1``; ``1e-1``, ``.1`` and ``0.1`` are ``0.1``; ``True`` is ``true``. Others stay.
     """
     hint = kind(TrainCommand, key)
     if hint is float:
         return _number(text)
+    if hint is bool:
+        return text.lower()
     if hint == list[float] and text[:1] == "[" and text[-1:] == "]":
         return f"[{','.join(map(_number, text[1:-1].split(',')))}]"
     return text
