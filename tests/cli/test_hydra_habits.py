@@ -106,6 +106,9 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["~callbacks"], ["did you mean callbacks=default?"]),
         (["~logger"], ["did you mean logger=csv?"]),
         (["-m", "seed=0,1", "hydra/sweeper=optuna"], ["did you mean sweep=optuna/lr_wd?"]),
+        (["experiment/mnist=quick"], ["is a folder in the group", "did you mean experiment=mnist/quick?"]),
+        (["+experiment/mnist=quick"], ["did you mean experiment=mnist/quick?"]),
+        (["-m", "experiment=glob(cifar10/*t)"], ["did you mean experiment=cifar10/best,cifar10/fast?"]),
         (["-m", "seed=0,1", "hydra/launcher=joblib"], ["did you mean hydra/launcher=process?"]),
     ],
 )

@@ -37,6 +37,13 @@ def test_a_mistake_in_an_experiment_is_named_with_its_file(vitrine, tmp_path, te
     assert "raised while composing" not in err
 
 
+def test_a_group_that_no_file_chooses_from_has_no_choice_to_replace(vitrine, tmp_path):
+    (tmp_path / "conf" / "lab").mkdir(parents=True)
+    (tmp_path / "conf" / "lab" / "x.yaml").write_bytes(GLOBAL)
+    _, _, err = vitrine("train", "lab=x")
+    assert "  lab=x\n      has no effect: no file chooses from this group in its `defaults`\n" in err
+
+
 @pytest.mark.parametrize(
     ("command", "text", "expected"),
     [

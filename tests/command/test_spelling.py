@@ -25,6 +25,7 @@ def made(*overrides, multirun=True):
         ("optimizer.lr=range(0.4,0.8,0.1)", "optimizer.lr", ["0.4", "0.5", "0.6", "0.7"]),
         ("optimizer.betas=[0,.9],[0.0,0.9]", "optimizer.betas", ["[0,0.9]", "[0,0.9]"]),
         ("++sweep.space={optimizer.lr:[1.0,0.10]}", "optimizer.lr", ["1", "0.1"]),
+        ("sweep.space={position:[learned,rope]}", "position", ["learned", "rope"]),
     ],
 )
 def test_values_have_one_spelling(typed, key, values):

@@ -31,6 +31,8 @@ def as_faults() -> Iterator[None]:
 
 def composition_fault(error: Exception) -> Fault:
     """Return an error that Hydra or OmegaConf raised for a configuration file as a fault."""
+    if unmatched := re.search(r"To append to your default list use \+(\S+?)=(.*)", str(error)):
+        return _not_chosen(unmatched[1], unmatched[2])
     cause = error.__context__ if isinstance(error, ConfigCompositionException) else error.__cause__
     causes = [str(one) for one in (error, cause) if one is not None]
     lines = dict.fromkeys(line.strip() for one in causes for line in one.splitlines() if line.strip())
@@ -51,6 +53,14 @@ def composition_fault(error: Exception) -> Fault:
         return Fault(f"{file[1]}.yaml", "", problem)
     fault = _fault_of(str(key), problem, _schema_of(cause))
     return dataclasses.replace(fault, problem=f"in {file[1]}.yaml: {fault.problem}")
+
+
+def _not_chosen(group: str, given: str) -> Fault:
+    """The fault of a group from which no file chooses in its defaults, so that there is no choice to replace."""
+    outer, _, folder = group.partition("/")
+    if folder:
+        return Fault(group, given, f"is a folder in the group {outer}", f"{outer}={folder}/{given}")
+    return Fault(group, given, "has no effect: no file chooses from this group in its `defaults`")
 
 
 def section_is_off(override: str, section: str) -> Fault:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -336,10 +336,18 @@ def _unsweepable(overrides: Sequence[Override], *, search: bool) -> list[Fault]:
             problem = "is continuous: list values, a,b,c, or search it: sweep.sampler=tpe sweep.n_trials=20"
             found.append(Fault(key, value, problem))
         elif override.is_discrete_sweep() and not list(override.sweep_string_iterator()):
-            found.append(Fault(key, value, "has no values"))
+            found.append(_without_values(override))
         elif problem := unvaried(key):
             found.append(Fault(key, value, problem))
     return found
+
+
+def _without_values(override: Override) -> Fault:
+    """The fault of an override that lists no value; of a glob, with the choices in folders of the group that match."""
+    key, swept = override.key_or_group, cast(Any, override.value())
+    nested = ",".join(swept.filter(sources().choices(key))) if isinstance(swept, Glob) else ""
+    problem = "has no values: glob() leaves out what is in folders of the group" if nested else "has no values"
+    return Fault(key, value_text(override), problem, f"{key}={nested}" if nested else "")
 
 
 def _undecidable(sweep: SweepConfig, overrides: Sequence[Override], space: Space) -> list[Fault]:

@@ -223,7 +223,9 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         yield _deleted(name, schema, groups)
         return
     if name in groups and (override.is_add() or override.is_force_add()):
-        yield Fault(f"+{name}", "", "each group has one choice already; replace it without +", name)
+        outer, _, folder = name.partition("/")
+        near = f"{outer}={folder}/{given}" if folder else name
+        yield Fault(f"+{name}", "", "each group has one choice already; replace it without +", near)
         return
     if name in groups:
         choices = sources().choices(name)

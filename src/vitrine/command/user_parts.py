@@ -184,7 +184,8 @@ def _for_hydra(override: str) -> Iterator[str]:
     name, _, value = override.partition("=")
     group = name.lstrip("+")
     if group not in part_keys():
-        yield f"++{group}={value}" if is_option(group) or group in options_keys() else override
+        is_dict = is_option(group) or group in options_keys() or group == "sweep.space"
+        yield f"++{group}={value}" if is_dict else override  # which may have other entries
         return
     entries = _entries(value)
     own = [entry for entry in entries if is_dotted(entry)]
