@@ -44,7 +44,7 @@ def test_a_sweep_is_shown_with_curve_and_time_left(sweep, capsys):
     printed = capsys.readouterr().out
     (running,) = [line for line in printed.splitlines() if "running" in line]
     assert running.split() == ["1", "3/4", "0.500", "0.7500", "▁█", "0:00:09", "running"]
-    assert "1 of 3 trials; best val/acc 0.5000" in printed
+    assert "1 of 3 trials; best val/acc 0.5000;" in printed
 
 
 def test_keys_of_a_received_sweep_do_nothing_to_the_terminal(sweep, capsys):

@@ -96,7 +96,8 @@ def _sweep_view(sweep: SweepSummary, rows: int | None) -> tuple[list[Table | Tex
     line = [f"{done} of {'at most ' if sweep.to_come else ''}{plural(sweep.total, 'trial')}"]
     line += [f"{count} {status}" for status, count in sorted(sweep.counts.items()) if status in ("failed", "diverged")]
     if best := sweep.best:
-        line.append(f"best {sweep.metric} {format_metric(best.mean)}, {one_line(best.label)}")
+        label = f", {one_line(best.label)}" if best.label else ""  # empty for the only configuration
+        line.append(f"best {sweep.metric} {format_metric(best.mean)}{label}")
     if sweep.time_left is not None:
         line.append(f"{sweep.time_left} left")
     shown: list[Table | Text | ProgressBar]
