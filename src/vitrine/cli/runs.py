@@ -211,7 +211,7 @@ def export(options: argparse.Namespace) -> None:
 
 def delete(options: argparse.Namespace) -> None:
     """Delete runs after a confirmation."""
-    options.runs = list(dict.fromkeys(options.runs))
+    options.runs = list({Path(run).absolute(): run for run in options.runs}.values())  # RUN/ is RUN
     records = [RunRecord.open(run) for run in options.runs]
     for record in records:
         if record.path.is_symlink():
