@@ -1,23 +1,16 @@
 """The canonical spelling of an override: trials and sweeps are named, recognised and distinguished by it."""
 
-from typing import get_origin
-
 from hydra.core.override_parser.types import Override, ParsedElementType, Quote, QuotedString, RangeSweep, Transformer
 
 from vitrine.command.user_parts import is_option
-from vitrine.config.keys import kind
-from vitrine.config.sweep import TrainCommand, one_spelling
+from vitrine.config.sweep import one_spelling
 
 
 def key_of(override: Override) -> str:
-    """Return the key or group of an override, without the ``++`` that forces what is there anyway.
-
-    Only a dict, ``sweep.space``, needs it: it has no entries to begin with.
-    """
+    """Return the key or group of an override, without the ``++`` that forces what is there anyway."""
     key = override.get_key_element()
     name = key.lstrip("+")
-    forces_nothing = key.startswith("++") and get_origin(kind(TrainCommand, name)) is not dict
-    return name if forces_nothing or is_option(name) else key
+    return name if key.startswith("++") or is_option(name) else key
 
 
 def spelled_values(override: Override) -> list[str]:
@@ -37,7 +30,7 @@ def spelled_values(override: Override) -> list[str]:
 
 
 def spelled_value(value: ParsedElementType) -> str:
-    """Return a value with the quotes that letters outside ASCII need: choice(), sort() and shuffle() drop them."""
+    """Return a value as it is typed, in the quotes of letters outside ASCII, which choice() and others drop."""
     if isinstance(value, str) and not value.isascii():
         value = QuotedString(value, Quote.single)
     return Transformer.str(value)
