@@ -4,6 +4,7 @@ import pytest
 from helpers.user_parts import enter_lab
 
 from vitrine.command.compose import points
+from vitrine.config.metrics import lower_is_better
 from vitrine.errors import ConfigError
 
 LAB = "lab_of_metrics"
@@ -62,3 +63,14 @@ def test_a_metric_that_is_not_measured_is_refused_in_one_line(overrides, problem
         composed(*overrides)
     assert len({fault.key for fault in error.value.faults}) == 1
     assert problem in " ".join(str(error.value).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [
+        *dict.fromkeys(["Brier", "NLL", "ErrorRate", "RMSEOfDepth", "MulticlassNLL", "top5_Error"], True).items(),
+        *dict.fromkeys(["Topk", "WorstClass", "LossyAcc", "Terror"], False).items(),
+    ],
+)
+def test_a_metric_that_is_a_class_is_lower_is_better_by_the_words_of_its_name(name, lower):
+    assert lower_is_better(f"val/{name}") == lower_is_better(f"test/{name}/animal") == lower

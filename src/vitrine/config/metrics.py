@@ -1,5 +1,6 @@
 """Metrics of classifiers on validation and test images: their names, and whether lower is better."""
 
+import re
 from collections.abc import Mapping
 
 BASIC = ("acc", "loss")  # with several labels per image, it counts as correct if all of them are
@@ -29,6 +30,7 @@ TITLES = {  # in tables and sentences
 OF_CLASSES = ("class_acc", "class_acc_low", "class_acc_high", "class_ap")  # of each class: test/class_acc/NAME
 COSTS = ("parameters", "flops_per_image")
 LOWER = {"ece", "error", "errors", "loss", "seconds", "nll", "mae", "mse", "rmse", "brier", "perplexity"}  # in names
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z_]+")  # of a name: MulticlassNLL has two, like error_rate
 ROUNDING = 1e-4  # beyond 0 or 1: a mean over classes, in float32, may be 1.0000001
 RESERVED = {*BASIC, *EXTRA, *TITLES, *OF_CLASSES}  # not names of a user's own metrics
 
@@ -85,4 +87,4 @@ def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[
 def lower_is_better(name: str) -> bool:
     """Whether a metric of a run is an error, a loss or a cost, by its name in metrics.json or in a search."""
     kind = kind_of(name)
-    return kind in COSTS or not LOWER.isdisjoint(kind.split("_"))
+    return kind in COSTS or not LOWER.isdisjoint(word.lower() for word in WORD.findall(kind))
