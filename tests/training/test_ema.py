@@ -1,12 +1,17 @@
-"""The average over weights, one step at a time; test_fit.py and test_resume.py have it in whole trainings."""
+"""Averages over weights, one step at a time, or of epochs; test_fit.py and test_resume.py train whole models."""
 
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from helpers.running import SMALL
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.demos.boring_classes import BoringModel
 
-from vitrine.training.ema import ExponentialMovingAverage
+from vitrine.training.ema import AverageBeforeValidation, ExponentialMovingAverage
+from vitrine.training.trainer import _configured_callbacks
 
 
 class Tiny(pl.LightningModule):
@@ -75,3 +80,42 @@ def test_the_average_is_on_the_training_device_and_causes_no_wait(device):
         places[one.device.type] = places.get(one.device.type, 0) + 1
     assert places == {device: 4}
     assert int(callback._average_model.n_averaged) == 3
+
+
+def test_an_average_of_epochs_is_validated_as_it_is_saved(tmp_path, compose):
+    trained, validated, saved = [], [], []
+
+    class FromTheSecondEpoch(WeightAveraging):
+        def should_update(self, step_idx=None, epoch_idx=None):
+            return epoch_idx is not None and epoch_idx >= 1
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            trained.append(module.layer.bias.detach().clone())
+
+        def on_validation_batch_start(self, trainer, module, *_):
+            validated.append(module.layer.bias.detach().clone())
+
+        def on_train_epoch_end(self, trainer, module):
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
+            saved.append(torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]["layer.bias"])
+
+    (fitting,) = (one for one in _configured_callbacks(compose(*SMALL)) if isinstance(one, AverageBeforeValidation))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=4,
+        limit_train_batches=1,
+        limit_val_batches=1,
+        plugins=LightningEnvironment(),
+        callbacks=[fitting, FromTheSecondEpoch(), Watch()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(BoringModel())
+    first, second, third, fourth = trained
+    expected = [first, second, (second + third) / 2, (second + third + fourth) / 3]
+    torch.testing.assert_close(validated, expected)
+    torch.testing.assert_close(saved, expected)

@@ -1,10 +1,10 @@
-"""Exponential moving average (EMA) of the weights, validated, tested and saved in the model's place."""
+"""Averages of the weights, validated, tested and saved in the model's place: an exponential one, and the user's own."""
 
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
@@ -58,3 +58,20 @@ class ExponentialMovingAverage(WeightAveraging):
         if self._integers[0]:
             torch._foreach_copy_(*self._integers)
         average.n_averaged += 1
+
+
+class AverageBeforeValidation(Callback):
+    """Lets validation measure what the epoch's checkpoint holds, with a user's subclass of Lightning's WeightAveraging.
+
+    Lightning updates an average of epochs after their validation. Here it is updated before; and until the first update
+    it is the current weights, not the initial ones.
+    """
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Update the averages that are due at the end of the epoch, when Lightning will not do so again."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, WeightAveraging):
+                WeightAveraging.on_train_epoch_end(callback, trainer, pl_module)
+                average = callback._average_model
+                if average is not None and average.n_averaged == 0:
+                    average.module.load_state_dict(pl_module.state_dict())

@@ -26,7 +26,7 @@ from vitrine.tracking.loggers import RunLogger
 from vitrine.training.callbacks import CompleteCache, EarlyStopping, Pruning, TrainingLog
 from vitrine.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from vitrine.training.compile import Compilation, Compiled, Showing
-from vitrine.training.ema import ExponentialMovingAverage
+from vitrine.training.ema import AverageBeforeValidation, ExponentialMovingAverage
 from vitrine.training.finetune import has_constant_features
 from vitrine.training.graceful_stop import GracefulStop, TimeLimit
 from vitrine.training.lit_module import Classifier
@@ -178,7 +178,7 @@ def _extraction(trainer: pl.Trainer, module: Classifier) -> Extract:
 
 
 def _configured_callbacks(config: TrainConfig) -> list[Callback]:
-    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps)]
+    callbacks: list[Callback] = [TrainingLog(config.trainer.log_every_n_steps), AverageBeforeValidation()]
     if (average := config.callbacks.ema) is not None:
         callbacks.append(ExponentialMovingAverage(average.decay))
     if is_schedule_free(config.optimizer):
