@@ -1,6 +1,8 @@
 """Losses agree with PyTorch, torchvision and timm, weights of classes with scikit-learn and their paper."""
 
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,10 @@ from torchvision.ops import sigmoid_focal_loss
 from vitrine import compose, fit
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import PartError
+from vitrine.config.serialize import to_plain
 from vitrine.errors import DataError
+from vitrine.training.compile import Compilation
+from vitrine.training.evaluate import classifier_from
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import LOSSES, build_loss, class_weights, mean_loss
 
@@ -163,6 +168,37 @@ def test_a_loss_of_the_users_with_weights_which_would_not_be_trained_is_refused(
         build_loss(LossConfig(name=name))
     training, _ = build_loss(LossConfig(name=name, options={"trained": False}))
     torch.testing.assert_close(training(*batch), F.cross_entropy(*batch))
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("batches", torch.tensor(0))
+
+    def forward(self, logits, targets):
+        self.batches += self.training
+        return F.cross_entropy(logits, targets)
+
+
+@pytest.mark.parametrize("targets", ["digit", "digit,above5"])
+def test_the_state_of_a_loss_of_the_users_is_that_of_training_alone_and_in_checkpoints(targets):
+    config = compose([*SMALL, f"loss={__name__}.Counting", f"data.targets=[{targets}]"])
+    module = Classifier(config, steps=1, images_per_step=2)
+    logits, labels = torch.randn(2, config.model.num_classes), torch.zeros(2, targets.count(",") + 1).long().squeeze(1)
+
+    def count(module=module):
+        return {int(value) for name, value in module.state_dict().items() if "batches" in name}
+
+    mean_loss(module.training_criterion, config.loss.name, logits, labels)
+    (once,) = count()
+    module.eval()
+    mean_loss(module.criterion, config.loss.name, logits, labels)
+    module.train()
+    trainer = SimpleNamespace(world_size=1, precision_plugin=SimpleNamespace(train_step_context=nullcontext))
+    assert Compilation("blocks", True, print, nullcontext)._step_seconds(trainer, module) > 0
+    assert count() == {once}
+    checkpoint = {"state_dict": module.state_dict(), "config": to_plain(config)}
+    assert count(classifier_from(config, checkpoint)) == {once}
 
 
 def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():

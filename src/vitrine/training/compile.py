@@ -219,7 +219,7 @@ class Compilation(Callback):
         labels = torch.zeros(len(images), targets, dtype=torch.int64, device=module.device).squeeze(1)
         if data.multi_label:
             labels = images.new_zeros(len(images), data.num_classes)
-        statistics = {name: buffer.clone() for name, buffer in module.model.named_buffers()}
+        statistics = {name: buffer.clone() for name, buffer in module.named_buffers()}  # a loss may keep some, too
         seconds = []
         try:
             for _ in range(4):
@@ -237,7 +237,7 @@ class Compilation(Callback):
                     break
         finally:
             module.zero_grad()
-            for name, buffer in module.model.named_buffers():
+            for name, buffer in module.named_buffers():
                 buffer.copy_(statistics[name])
         return min(seconds[1:] or seconds)
 

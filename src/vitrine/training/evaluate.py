@@ -66,7 +66,7 @@ class Evaluation:
 
 
 def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifier:
-    """Build the model of a checkpoint, resized to the image and patch size of ``config``.
+    """Build the model and the loss of a checkpoint, resized to the image and patch size of ``config``.
 
     Raises:
         RunError: the weights don't fit the model that ``config`` describes.
@@ -83,6 +83,9 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     if config.trainer.precision == "64-true":
         module.double()
     load_weights(module.model, weights, "the checkpoint")
+    if isinstance(module.criterion, torch.nn.Module):
+        state = module.criterion.state_dict() | model_weights(checkpoint, "criterion.")
+        load_weights(module.criterion, state, f"the state of loss={config.loss.name}")
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):
             size = size_override(config.model.image_size)

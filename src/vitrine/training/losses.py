@@ -104,6 +104,25 @@ class WeightedLoss(nn.Module):
         return self.loss(logits, targets, weight=self.weight)
 
 
+class SumOverTargets(nn.Module):
+    """The sum over targets of a loss of their own logits and labels.
+
+    Args:
+        loss: of logits (B, classes) and labels (B,). The state of a module is the sum's, too.
+        name: ``loss.name``.
+        classes_per_target: number of classes of each target.
+    """
+
+    def __init__(self, loss: Loss, name: str, classes_per_target: Sequence[int]) -> None:
+        super().__init__()
+        self.loss, self.name, self.classes_per_target = loss, name, classes_per_target
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(B, sum of ``classes_per_target``) logits and (B, targets) int64 labels -> a scalar."""
+        pairs = by_target(logits, labels, self.classes_per_target)
+        return torch.stack([mean_loss(self.loss, self.name, *pair) for pair in pairs]).sum()
+
+
 class MeanLoss(Metric):
     """Mean loss over images, summed in ``dtype``. Unlike torchmetrics' MeanMetric, NaN batches propagate."""
 
@@ -152,8 +171,7 @@ def build_loss(
         plain = LOSSES[config.name] if config.gamma is None else partial(LOSSES[config.name], gamma=config.gamma)
         training = partial(plain, label_smoothing=config.label_smoothing)
     if len(classes_per_target) > 1:
-        of_each = (partial(mean_loss, loss, config.name) for loss in (training, plain))
-        trained, evaluated = (partial(sum_over_targets, loss, classes_per_target) for loss in of_each)
+        trained, evaluated = (SumOverTargets(loss, config.name, classes_per_target) for loss in (training, plain))
         return trained, evaluated
     return training if class_weights is None else WeightedLoss(training, class_weights), plain
 
@@ -205,18 +223,6 @@ def try_loss(config: TrainConfig) -> None:
         except PartError as error:
             when = "validation" if kind == "labels" else "training with MixUp and CutMix"
             raise PartError(name, f"{error.problem}; given {kind} {tuple(targets.shape)}, as in {when}") from error
-
-
-def sum_over_targets(loss: Loss, classes_per_target: Sequence[int], logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the sum over targets of a loss of their own logits and labels.
-
-    Args:
-        loss: of logits (B, classes) and labels (B,).
-        classes_per_target: number of classes of each target.
-        logits: (B, sum of ``classes_per_target``).
-        labels: (B, targets) int64.
-    """
-    return torch.stack([loss(*pair) for pair in by_target(logits, labels, classes_per_target)]).sum()
 
 
 def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], num_classes: int) -> Tensor | None:

@@ -61,9 +61,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def model_weights(checkpoint: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the model's weights in a checkpoint, under the model's parameter names."""
-    prefix = "model."
+def model_weights(checkpoint: Mapping[str, Any], prefix: str = "model.") -> dict[str, torch.Tensor]:
+    """Return the model's weights in a checkpoint, under the model's parameter names; or those of another ``prefix``."""
     weights = checkpoint["state_dict"]
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
