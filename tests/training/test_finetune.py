@@ -12,8 +12,9 @@ from timm.optim import param_groups_layer_decay
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrine import compose, fit, resume
+from vitrine.command.compose import points
 from vitrine.config.finetune import FinetuneConfig
-from vitrine.config.schema import OptimizerConfig
+from vitrine.config.schema import OPTIMIZERS, OptimizerConfig
 from vitrine.data.feature_source import FeatureSource
 from vitrine.data.image_dataset import Split
 from vitrine.models import VisionTransformer, build_model
@@ -102,6 +103,15 @@ def test_the_head_and_the_other_layers_have_rates_and_warm_ups_of_their_own(opti
         schedule.step()
     assert {name: rates()[name] for name in expected} == expected
     assert optimizer.param_groups[0]["lr"] == (0.05 if config.optimizer.name == "muon" else 0.5)
+
+
+def test_a_linear_probe_has_the_optimisers_rate_from_scratch():
+    each = f"optimizer={','.join(name for name in OPTIMIZERS if name != 'muon')}"
+    probe = [*PROBE, "model.pretrained=vit_tiny_patch16_224"]
+    scratch, probes = (points("train", [*SMALL, each, *more], multirun=True) for more in ([], probe))
+    rates = {point.config.optimizer.name: point.config.optimizer.lr for point in scratch}
+    assert {point.config.optimizer.name: point.config.finetune.head_lr for point in probes} == rates
+    assert len(rates) == len(OPTIMIZERS) - 1
 
 
 def saved_for_backward(config):

@@ -32,6 +32,11 @@ def if_true(condition: bool, then: object, otherwise: object) -> object:
     return then if condition else otherwise
 
 
+def by_name(name: str, cases: dict[str, object], otherwise: object) -> object:
+    """``${by_name:${optimizer.name},{sgd:0.1,lamb:3e-3},1e-3}``: the value of a choice, or of all others."""
+    return cases.get(name, otherwise)
+
+
 def of_weights(source: str | None, key: str, published: object, otherwise: object) -> object:
     """``${of_weights:${model.pretrained},pool,cls,mean}``: a key's value in the model that training starts from.
 
@@ -65,7 +70,7 @@ def share(fraction: float, size: Any) -> int:
 def _register() -> None:
     for command, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{command}_schema", node=schema)
-    for resolver in (divide, if_set, if_true, of_weights, outputs, share):
+    for resolver in (divide, if_set, if_true, by_name, of_weights, outputs, share):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
 
 
