@@ -114,6 +114,16 @@ def test_a_linear_probe_has_the_optimisers_rate_from_scratch():
     assert len(rates) == len(OPTIMIZERS) - 1
 
 
+def test_what_a_part_keeps_fixed_is_not_trained_with_the_last_blocks():
+    model = VisionTransformer(compose([*SMALL, "depth=2"]).model)
+    fixed = "blocks.1.mlp.fc1.weight"  # as random features of a part of the user's
+    model.get_parameter(fixed).requires_grad_(False)
+    freeze(model, FinetuneConfig("last_blocks", blocks=1))
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    others = ("blocks.1.", "norm.", "head.")
+    assert trained == {name for name, _ in model.named_parameters() if name.startswith(others)} - {fixed}
+
+
 def saved_for_backward(config):
     """Bytes that a forward pass on 16 images stores for the backward pass."""
     model = VisionTransformer(config.model)

@@ -26,9 +26,10 @@ def freeze(model: nn.Module, config: FinetuneConfig) -> list[nn.Module] | None:
     if config.name == "last_blocks":
         assert config.blocks is not None  # the configuration is validated
         trained = [*model.blocks[-config.blocks :], model.norm, model.attn_pool, model.head]
-    model.requires_grad_(False)
-    for module in trained:
-        module.requires_grad_(True)
+    kept = {id(parameter) for module in trained for parameter in module.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in kept:  # of those that are, a part of the user's may keep some fixed
+            parameter.requires_grad_(False)
     return trained
 
 
