@@ -463,6 +463,37 @@ def test_weights_of_a_model_with_a_part_that_computes_with_values_are_taken(tmp_
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
+PARTS = """
+from torch import nn
+
+
+class Embed(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.conv = nn.Conv2d(config.in_channels, 8, 3, padding=1)
+        self.proj = nn.Conv2d(8, config.dim, config.patch_hw, stride=config.patch_hw, bias=False)
+
+    def forward(self, images):
+        return self.proj(self.conv(images)).flatten(2).transpose(1, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"patch_embed": "lab_of_starts.parts.Embed", "in_channels": 1}],
+    ids=["patch embedding"],
+)
+def test_weights_of_parts_of_the_users_start_the_same_model_whatever_their_names(tmp_path, monkeypatch, changes):
+    enter_lab(tmp_path, monkeypatch, "lab_of_starts", parts=PARTS)
+    own = ViTConfig(**(SIZES | changes), init="torch")
+    theirs = VisionTransformer(own).eval()
+    weights = {f"model.{name}": value for name, value in theirs.state_dict().items()}
+    torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(own)}}, tmp_path / "best.ckpt")
+    model, changed = started("best.ckpt", **changes)
+    assert changed == []
+    assert torch.equal(model(images(channels=own.in_channels)), theirs(images(channels=own.in_channels)))
+
+
 @pytest.mark.whole
 def test_a_run_starts_from_anothers_weights_and_resumes_without_them(tmp_path):
     first = fit(compose([*SMALL, f"paths.output_dir={tmp_path}"]))

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.keys import keys_where
 from vitrine.config.model import INTERPOLATED, NEW_PARTS, POSITIONS, vit_config_from, weights_file
-from vitrine.config.parts import names_of
+from vitrine.config.parts import is_dotted, names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
 from vitrine.config.trust import TRUST_ALL
@@ -262,7 +262,7 @@ def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[st
 
 def _other_channels(weights: Mapping[str, Tensor], config: ViTConfig, stored: Mapping[str, Any] | None) -> list[Fault]:
     """A fault if the weights are for images of other channels. Filters of colours can be summed for grey ones."""
-    patches, ours = weights.get(PATCHES), config.in_channels
+    patches, ours = None if is_dotted(config.patch_embed) else weights.get(PATCHES), config.in_channels
     filters = patches if patches is not None and patches.ndim == 4 else None
     theirs = ours if filters is None else filters.shape[1]
     if stored is not None:
@@ -329,7 +329,7 @@ def _fit(
     weights, changes = dict(weights), []
     if "position" in config.pretrained_new:
         config = replace(config, position="none")  # the weights have none that would have to be resized
-    patches = weights.get(PATCHES)
+    patches = None if is_dotted(config.patch_embed) else weights.get(PATCHES)
     if patches is not None:
         weights.setdefault("patch_embed.proj.bias", torch.zeros(config.dim))  # timm has no bias before a norm
         if patches.ndim == 4 and config.in_channels == 1 and patches.shape[1] > 1:
