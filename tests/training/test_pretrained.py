@@ -464,7 +464,24 @@ def test_weights_of_a_model_with_a_part_that_computes_with_values_are_taken(tmp_
 
 
 PARTS = """
+import torch
 from torch import nn
+
+from vitrine.models.attention import Attention
+
+
+class Table(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(shape))
+
+    def forward(self, q, k, indices):
+        return q, k, self.table.unflatten(-1, (-1, k.shape[2])) if self.table.ndim == 2 else self.table
+
+
+class Biased(Attention):
+    def __init__(self, dim, heads, shape):
+        super().__init__(dim, heads, relation=Table(heads, *shape))
 
 
 class Embed(nn.Module):
@@ -480,8 +497,12 @@ class Embed(nn.Module):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"patch_embed": "lab_of_starts.parts.Embed", "in_channels": 1}],
-    ids=["patch embedding"],
+    [
+        {"patch_embed": "lab_of_starts.parts.Embed", "in_channels": 1},
+        {"attention": "lab_of_starts.parts.Biased", "attention_options": {"shape": [17, 17]}},
+        {"attention": "lab_of_starts.parts.Biased", "attention_options": {"shape": [17 * 17]}},
+    ],
+    ids=["patch embedding", "table", "flat table"],
 )
 def test_weights_of_parts_of_the_users_start_the_same_model_whatever_their_names(tmp_path, monkeypatch, changes):
     enter_lab(tmp_path, monkeypatch, "lab_of_starts", parts=PARTS)
@@ -491,7 +512,9 @@ def test_weights_of_parts_of_the_users_start_the_same_model_whatever_their_names
     torch.save({"state_dict": weights, "config": {"model": dataclasses.asdict(own)}}, tmp_path / "best.ckpt")
     model, changed = started("best.ckpt", **changes)
     assert changed == []
-    assert torch.equal(model(images(channels=own.in_channels)), theirs(images(channels=own.in_channels)))
+    given = images(channels=own.in_channels)
+    assert torch.equal(model(given), theirs(given))
+    assert torch.equal(theirs.resized(image_size=16)(given), theirs(given))
 
 
 @pytest.mark.whole

@@ -45,7 +45,7 @@ def resize_weights(weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
             resized[name] = resize_rows_and_columns(table, old.grid, new.grid)
         elif name == "pos_embed" and new.grid != old.grid:
             raise ConfigError([Fault("position", old.position, "can't be resized")])
-        elif name.endswith("relation.table"):
+        elif old.position == "relative" and name.endswith("relation.table"):
             height, width = (2 * side - 1 for side in new.grid)
             resized[name] = resize_grid(table.unsqueeze(0), height, width)[0]
     return resized
