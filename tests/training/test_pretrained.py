@@ -484,6 +484,15 @@ class Biased(Attention):
         super().__init__(dim, heads, relation=Table(heads, *shape))
 
 
+class Sharpened(Attention):
+    def __init__(self, dim, heads, temperature):
+        super().__init__(dim, heads)
+        self.temperature = temperature
+
+    def relate(self, q, k, indices=None):
+        return self.temperature * q, k, None
+
+
 class Embed(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -515,6 +524,15 @@ def test_weights_of_parts_of_the_users_start_the_same_model_whatever_their_names
     given = images(channels=own.in_channels)
     assert torch.equal(model(given), theirs(given))
     assert torch.equal(theirs.resized(image_size=16)(given), theirs(given))
+
+
+def test_weights_of_the_hub_are_taken_by_an_attention_of_the_users(from_hub, tmp_path, monkeypatch):
+    enter_lab(tmp_path, monkeypatch, "lab_of_starts", parts=PARTS)
+    own = {"attention": "lab_of_starts.parts.Sharpened", "attention_options": {"temperature": 2.0}}
+    _, changes = from_hub(published(), **own)
+    assert changes == []
+    with pytest.raises(ConfigError, match="computes something else"):
+        from_hub(published(act_layer="quick_gelu"), **own)
 
 
 @pytest.mark.whole

@@ -229,7 +229,10 @@ def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[st
     own = replace(config, image_size=list(size), patch_size=list(patches.shape[-2:]), patch_stride=None)
     own = replace(own, in_channels=patches.shape[1], depth=1, pretrained_new=[])
     plain = ViTConfig(own.image_size, own.patch_size, own.in_channels, own.num_classes)
-    for key in keys_of(config.pretrained_new):
+    others = keys_of(config.pretrained_new)
+    if is_dotted(config.attention):  # which takes the weights, to compute something else with them
+        others |= {"attention", "attention_options"}
+    for key in others:
         theirs = facts.get(key, getattr(plain, key))
         own = replace(own, **{key: theirs[0] if isinstance(theirs, tuple) else theirs})
     first = {name: value for name, value in weights.items() if not re.match(r"blocks\.[1-9]", name)}
