@@ -14,6 +14,7 @@ from helpers.published import PUBLISHED
 from helpers.running import SMALL, only_run, write_image_folder
 from helpers.user_parts import enter_lab
 from safetensors.torch import save_file
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 
@@ -36,10 +37,12 @@ SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, 
 SIZES |= PUBLISHED
 
 
+TIMM_SIZES = {"img_size": 16, "patch_size": 4, "num_classes": 7, "embed_dim": 24, "depth": 2, "num_heads": 3}
+
+
 def published(**changes):
     torch.manual_seed(0)
-    sizes = {"img_size": 16, "patch_size": 4, "num_classes": 7, "embed_dim": 24, "depth": 2, "num_heads": 3}
-    return TimmViT(**(sizes | changes)).eval()
+    return TimmViT(**(TIMM_SIZES | changes)).eval()
 
 
 @pytest.fixture
@@ -205,7 +208,6 @@ def test_a_file_with_vectors_of_rows_and_columns_is_resized_from_the_grid_that_i
 
 def rotary(rope_type, **changes):
     torch.manual_seed(0)
-    sizes = {"img_size": 16, "patch_size": 4, "num_classes": 7, "embed_dim": 24, "depth": 2, "num_heads": 3}
     rope = {
         "attn_type": "rope",
         "use_abs_pos_emb": False,
@@ -214,7 +216,7 @@ def rotary(rope_type, **changes):
         "rope_temperature": {"cat": 100.0, "mixed": 10.0}[rope_type],
         "rope_type": rope_type,
     }
-    return Eva(**(sizes | rope | {"init_values": 1e-1, "global_pool": "token"} | changes)).eval()
+    return Eva(**(TIMM_SIZES | rope | {"init_values": 1e-1, "global_pool": "token"} | changes)).eval()
 
 
 def test_parameters_of_timms_rope_models_are_renamed(saved):
@@ -301,6 +303,18 @@ def test_the_settings_that_are_suggested_fit(saved):
     assert suggested == {"class_token": "false", "pool": "mean", "mlp_ratio": "2.0"}
     model, _ = started(source, class_token=False, pool="mean", mlp_ratio=2.0)
     torch.testing.assert_close(model(images()), theirs(images()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "what"),
+    [
+        (lambda: published(class_token=False, global_pool="avg"), "a norm after the pool, fc_norm"),
+        (lambda: VisionTransformerDistilled(**TIMM_SIZES), "a distillation token, dist_token"),
+    ],
+)
+def test_what_no_setting_fits_is_named_at_once(saved, theirs, what):
+    with pytest.raises(RunError, match=rf"\.safetensors has {what}, which no model of vitrine has$"):
+        started(saved(theirs()))
 
 
 def test_files_that_are_no_weights_are_refused_in_one_line(tmp_path):

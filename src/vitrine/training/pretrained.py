@@ -74,7 +74,7 @@ class Pretrained:
         """Read and adapt the weights that ``config.pretrained`` names; ``None`` if it is unset.
 
         Raises:
-            RunError: they can't be read or downloaded.
+            RunError: they can't be read or downloaded, or are of what no model of vitrine has.
             ConfigError: they belong to another architecture; the message has the settings that fit.
         """
         if config.pretrained is None:

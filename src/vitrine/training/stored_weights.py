@@ -17,6 +17,7 @@ from vitrine.text import did_you_mean, nearest
 from vitrine.training.weights import model_weights, read_checkpoint
 from vitrine.untrusted import refuse_inflating
 
+UNKNOWN = {"fc_norm": "a norm after the pool", "dist_token": "a distillation token"}  # by timm's names
 SECONDS_TO_ANSWER = 5.0
 
 
@@ -41,7 +42,7 @@ def read_weights(source: str) -> StoredWeights:
     """Read the weights that ``model.pretrained=source`` names.
 
     Raises:
-        RunError: there is no such name or file, or it can't be read.
+        RunError: there is no such name or file, it can't be read, or it has weights of what no model of vitrine has.
     """
     if problem := missing_weights(source):
         raise RunError(f"model.pretrained={source}: {problem}")
@@ -56,7 +57,11 @@ def read_weights(source: str) -> StoredWeights:
         found = StoredWeights(_from_file(path))
     if problem := _not_stored(found.weights):
         raise RunError(f"model.pretrained={source}: {problem}")
-    return replace(found, weights=under_our_names(found.weights))
+    weights = under_our_names(found.weights)
+    for part, what in UNKNOWN.items():
+        if any(name.startswith(part) for name in weights):
+            raise RunError(f"model.pretrained={source} has {what}, {part}, which no model of vitrine has")
+    return replace(found, weights=weights)
 
 
 def _from_file(path: Path) -> dict[str, Tensor]:
