@@ -59,3 +59,7 @@ def test_a_resumed_run_and_a_short_trial_may_leave_out_a_size():
     config.debug.limit_batches = None
     assert [fault.key for fault in train_faults(config)] == ["trainer.image_schedule"]
     assert train_faults(replace(config, resume="RUN")) == []
+
+
+def test_initial_weights_of_the_users_need_no_resizing():
+    compose(["model=vit_nano", "trainer.image_schedule=[4,0.5]", "model.init=torch.nn.init.zeros_"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from vitrine.config.model import INTERPOLATED, ViTConfig
 from vitrine.config.model_faults import vit_faults
-from vitrine.config.parts import names_of
+from vitrine.config.parts import parts_of
 from vitrine.config.schema import TrainConfig
 from vitrine.config.size import size_override
 from vitrine.errors import Fault
@@ -71,7 +71,7 @@ def _phases(schedule: Sequence[float]) -> list[tuple[float, float]]:
 def _excluded(config: TrainConfig) -> str:
     """Return why no schedule goes with what else is configured; "" if one does."""
     model = config.model
-    if own := names_of(model):
+    if own := [part.name for part in parts_of(model) if part.key != "init"]:  # it adds nothing to resize
         return f"needs a model that can be resized, and {own[0]} is a part of your own"
     if config.finetune.name != "full":
         return f"trains positions at several sizes, which finetune={config.finetune.name} freezes"
