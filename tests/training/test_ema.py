@@ -41,6 +41,7 @@ def step(callback, trainer, module):
 @pytest.mark.parametrize(("highest", "last"), [(0.2, 0.2), (0.999, 8 / 17)])
 def test_each_step_updates_the_average_by_the_decay(highest, last):
     module = Tiny()
+    module.tied = module.weight
     callback, trainer = averaging(module, decay=highest)
     expected = None
     for number in range(8):

@@ -36,12 +36,17 @@ class ExponentialMovingAverage(WeightAveraging):
             average.n_averaged = torch.zeros_like(average.n_averaged, device="cpu")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Collect the pairs of tensors to average once: they stay in place during training."""
+        """Collect the pairs of tensors to average once: they stay in place during training.
+
+        Those with several names, as tied weights and the state of a loss, are one pair.
+        """
         assert self._average_model is not None
-        pairs = zip(self._average_model.module.state_dict().values(), pl_module.state_dict().values(), strict=True)
+        modules = (self._average_model.module, pl_module)
+        states = (module.state_dict(keep_vars=True).values() for module in modules)
+        pairs = {id(one): (one.detach(), other.detach()) for one, other in zip(*states, strict=True)}
         self._floats: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._integers: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for pair in pairs:
+        for pair in pairs.values():
             kind = self._floats if pair[0].is_floating_point() or pair[0].is_complex() else self._integers
             for tensors, tensor in zip(kind, pair, strict=True):
                 tensors.append(tensor)
