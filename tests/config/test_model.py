@@ -485,3 +485,17 @@ def test_positions_that_a_class_token_never_reads_are_not_trained_but_load(chang
     made = config(**changes)
     assert [fault.nearest for fault in unread_positions(made)] == ["model.pool=mean"] * unread
     assert "position" not in {fault.key for fault in vit_faults(made)}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("pool", ["mean"], "is not one of cls, mean, map"),
+        ("class_token_init", [], "is not one of zeros, normal, uniform"),
+        ("pretrained_new", "pool", "must be a list of position, class_token, "),
+    ],
+)
+def test_a_list_is_given_where_several_words_are_taken_and_only_there(key, value, problem):
+    (fault,) = vit_faults(config(**{"pretrained": "weights.pth", key: value}))
+    assert fault.key == key
+    assert fault.problem.startswith(problem)

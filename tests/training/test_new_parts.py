@@ -1,15 +1,18 @@
 """Parts that start anew beside pretrained weights: those that are named, and no others."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import pytest
 import torch
+import yaml
 from helpers.published import PUBLISHED
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from vitrine import compose
 from vitrine.config.finetune import FinetuneConfig
 from vitrine.config.model import NEW_PARTS, ViTConfig
+from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError
 from vitrine.models import VisionTransformer
 from vitrine.training.new_parts import PARAMETERS, check_trained, is_of
@@ -66,6 +69,12 @@ def started(source, *parts, **changes):
         ({"init_values": 0.1}, ["layer_scale"], {}),
         ({}, ["layer_scale", "qk_norm", "embed_norm"], {"layer_scale": 0.1, "qk_norm": True, "embed_norm": True}),
         ({}, ["final_norm"], {"final_norm": False}),
+        ({"img_size": (8, 16), "no_embed_class": True}, ["registers"], {"image_size": [8, 16], "registers": 2}),
+        (
+            {"img_size": (4, 8), "no_embed_class": True, "reg_tokens": 4},
+            ["registers"],
+            {"image_size": [4, 8], "registers": 5},
+        ),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, list) else None,
 )
@@ -79,7 +88,8 @@ def test_what_is_named_starts_anew_and_the_rest_from_the_weights(source, theirs,
         if is_of(name, parts):
             assert torch.equal(value, before[name])
         elif name == "pos_embed" and value.shape != old[name].shape:
-            assert torch.equal(value[:, -16:], old[name][:, -16:])
+            patches = model.patch_embed.num_patches
+            assert torch.equal(value[:, -patches:], old[name][:, -patches:])
         else:
             assert torch.equal(value, old[name])
     if ours and ours != {"position": "learned"}:  # as the weights have it
@@ -138,25 +148,60 @@ def test_each_part_that_may_start_anew_has_its_parameters():
 
 
 @pytest.mark.parametrize(
-    ("finetune", "parts", "refused"),
+    ("tokens", "new", "has_bias"),
+    [(0, 2, "fresh"), (2, 0, "gone"), (2, 3, "kept")],
+)
+def test_the_bias_of_relative_positions_for_prefix_tokens_goes_with_these(source, tokens, new, has_bias):
+    shape = {"position": "relative", "class_token": False, "pool": "mean"}
+    old = ViTConfig(**(SIZES | shape), registers=tokens)
+    model = VisionTransformer(old)
+    before, after, _ = started(source(model, old), "registers", **shape, registers=new)
+    name = "blocks.1.attn.relation.prefix"
+    assert torch.equal(after["blocks.1.attn.relation.table"], model.state_dict()["blocks.1.attn.relation.table"])
+    assert (name in after) == (has_bias != "gone")
+    if name in after:
+        assert torch.equal(after[name], {"fresh": before, "kept": model.state_dict()}[has_bias][name])
+
+
+@pytest.mark.parametrize(
+    ("finetune", "fresh", "refused"),
     [
-        ("full", ["position"], ""),
-        ("last_blocks", ["pool", "final_norm"], ""),
-        ("last_blocks", ["pool", "position"], "position would stay"),
-        ("linear_probe", ["pool", "final_norm"], "pool and final_norm would stay"),
+        ({"name": "full"}, ["pos_embed"], ""),
+        ({"name": "last_blocks", "blocks": 1}, ["attn_pool.latent", "norm.weight", "blocks.1.ls1.gamma"], ""),
+        ({"name": "last_blocks", "blocks": 2}, ["blocks.0.ls1.gamma", "blocks.1.ls1.gamma"], ""),
+        ({"name": "last_blocks", "blocks": 1}, ["blocks.0.ls1.gamma"], "blocks.0.ls1.gamma would stay .* freezes it"),
+        ({"name": "last_blocks", "blocks": 2}, ["reg_token"], "reg_token would stay"),
+        ({"name": "linear_probe"}, ["attn_pool.latent", "norm.bias"], "attn_pool.latent and norm.bias .* freezes them"),
+        ({"name": "linear_probe"}, [], ""),
     ],
 )
-def test_what_starts_anew_is_trained(finetune, parts, refused):
-    fresh = ["pos_embed", "attn_pool.latent", "norm.weight"]
-    if not refused:
-        check_trained(fresh, parts, FinetuneConfig(name=finetune))
-        return
-    with pytest.raises(ConfigError, match=f"{refused} as initialised, since finetune={finetune} freezes it"):
-        check_trained(fresh, parts, FinetuneConfig(name=finetune))
+def test_what_starts_anew_is_trained(finetune, fresh, refused):
+    with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
+        check_trained(fresh, ViTConfig(**SIZES), FinetuneConfig(**finetune))
 
 
-def test_a_scheme_without_parameters_may_be_frozen():
-    check_trained([], ["position"], FinetuneConfig(name="linear_probe"))
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (["registers"], "names registers, of which neither the weights nor the model have any parameters"),
+        (["pool", "pool"], "names pool twice"),
+    ],
+)
+def test_a_part_is_named_once_and_there(source, parts, message):
+    with pytest.raises(ConfigError, match=message):
+        started(source(published()), *parts)
+
+
+def test_like_keeps_the_new_parts_of_a_run_but_not_for_other_weights(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.ckpt").touch()
+    weights = f"model.pretrained={tmp_path}"
+    first = compose(["model=vit_nano", weights, "model.pretrained_new=[position]"])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_plain(first)))
+    (tmp_path / "run.json").write_text("{}")
+    given = ["pool=map"], [weights], [weights, "model.pretrained_new=[pool]"]
+    found = [compose([f"like={tmp_path}", *overrides]).model.pretrained_new for overrides in given]
+    assert found == [["position"], [], ["pool"]]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,9 @@ class Composer:
             if self.command == "train" and (origin := self._origin(config)) is not None:
                 parts = tuple(filter(names_part, overrides))
                 base = self._inherited_base(origin, choices, parts, resumes=config.resume is not None)
+                typed = {override.key_or_group for override in values}
+                if "model.pretrained" in typed and "model.pretrained_new" not in typed:  # that is of the run's weights
+                    values.append(self.parse("model.pretrained_new=[]")[0])
                 config, found = self._with_overrides(base, values)
             _keep_typed_permissions(config, [override for override, _ in parsed])
             if self.command == "train":

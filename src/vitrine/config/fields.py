@@ -128,7 +128,7 @@ def choice(options: Sequence[str], default: Any = dataclasses.MISSING, *, others
 
 def choice_list(options: Sequence[str], **facts: Any) -> Any:
     """Return a field for a list of ``options``, which run folders leave out where it is empty."""
-    return _field([], facts, {"options": tuple(options), "stored_unless": []})
+    return _field([], facts, {"options": tuple(options), "several": True, "stored_unless": []})
 
 
 def part(
@@ -211,8 +211,11 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
         else:
             yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
     elif "others" not in limits:  # those are checked with the whole configuration
-        options = limits["options"]
-        for one in value if isinstance(value, list) else [value]:
+        options, several = limits["options"], "several" in limits
+        if several and not isinstance(value, list):
+            yield Fault(key, str(value), f"must be a list of {', '.join(options)}", f"[{nearest(str(value), options)}]")
+            return
+        for one in value if several else [value]:
             if one not in options and not ("part" in limits and is_dotted(one)):  # a part is checked by part_faults
                 yield Fault(key, str(one), f"is not one of {', '.join(options)}", nearest(str(one), options))
 

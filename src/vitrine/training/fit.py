@@ -126,7 +126,7 @@ def fit(
             distillation = Distillation.prepare(config, data.dataset, trust)
             notes = [] if distillation is None else distillation.notes(data)
             if pretrained is not None:
-                check_trained(pretrained.fresh, config.model.pretrained_new, config.finetune)
+                check_trained(pretrained.fresh, config.model, config.finetune)
                 pretrained = pretrained.for_classes_of(data.dataset)
                 notes += [pretrained.other_statistics(config.data), pretrained.leakage(data)]
             for note in filter(None, notes if ranks.rank == 0 else ()):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrine.config import ViTConfig
 from vitrine.config.finetune import FinetuneConfig
@@ -24,7 +24,7 @@ PARAMETERS = {
     "qk_norm": re.compile(r"blocks\.\d+\.attn\.[qk]_norm\."),
     "layer_scale": re.compile(r"blocks\.\d+\.ls[12]\.gamma$"),
 }
-ON_TOP = ("final_norm", "pool")  # what finetune=last_blocks trains beside blocks and head
+PREFIX_BIAS = re.compile(r"blocks\.\d+\.attn\.relation\.prefix$")  # of position=relative, for prefix tokens
 FURTHER_KEYS = {"position": ("position_options", "sincos_frequencies", "rope_theta"), "pool": ("pool_options",)}
 
 
@@ -54,12 +54,14 @@ def kept_weights(
     """
     new = {*config.pretrained_new}
     kept = {name: value for name, value in weights.items() if not is_of(name, new)}
+    if {"class_token", "registers"} & new and not config.prefix:
+        kept = {name: value for name, value in kept.items() if not PREFIX_BIAS.match(name)}
     table = kept.get("pos_embed")
     if table is None or table.ndim != 3 or len(table) != 1 or not {"class_token", "registers"} & new:
         return kept
     tokens = [int(facts["class_token"]), facts["registers"]]
     patches = table.shape[1] - sum(tokens)
-    if not of_vitrine and not _is_square(patches) and _is_square(table.shape[1]):
+    if patches < 1 or (not of_vitrine and lacks_prefix(table.shape[1], sum(tokens), config)):
         return kept
     first, others, rest = table.split([*tokens, patches], dim=1)
 
@@ -70,22 +72,78 @@ def kept_weights(
     return kept | {"pos_embed": torch.cat([*own, rest], dim=1)}
 
 
-def _is_square(count: int) -> bool:
-    return count > 0 and math.isqrt(count) ** 2 == count
+def lacks_prefix(rows: int, prefix: int, config: ViTConfig) -> bool:
+    """Whether a published table of ``rows`` positions has none for the ``prefix`` tokens in front of the patches."""
+    return grid_of(rows - prefix, config) is None and grid_of(rows, config) is not None
 
 
-def check_trained(fresh: Sequence[str], parts: Sequence[str], config: FinetuneConfig) -> None:
-    """Raise ConfigError where parts that start anew are not trained.
+def grid_of(patches: int, config: ViTConfig) -> tuple[int, int] | None:
+    """Return rows and columns of ``patches`` patches: those of ``config``, else a square's, else ``None``."""
+    if patches == config.patches:
+        return config.grid
+    side = math.isqrt(max(0, patches))
+    return (side, side) if side > 0 and side * side == patches else None
+
+
+def fresh_parameters(model: nn.Module, weights: Collection[str], parts: Collection[str]) -> list[str]:
+    """Return the names of the model's parameters that start anew, the head's aside.
 
     Args:
-        fresh: parameters that start anew.
+        model: the model.
+        weights: names of those that do not.
         parts: ``model.pretrained_new``.
-        config: what is trained.
     """
-    if config.name == "full":
+    of_tokens = {"class_token", "registers"} & {*parts}
+    return [
+        name
+        for name in model.state_dict()
+        if is_of(name, parts) or (of_tokens and PREFIX_BIAS.match(name) and name not in weights)
+    ]
+
+
+def check_parts(
+    config: ViTConfig, facts: Mapping[str, Any], weights: Collection[str], parameters: Collection[str]
+) -> None:
+    """Raise ConfigError where ``model.pretrained_new`` names a part twice, or one that is the same without parameters.
+
+    Args:
+        config: the model.
+        facts: fields of the model that the weights were trained in; a tuple has alternatives.
+        weights: names of the weights.
+        parameters: names of the model's parameters.
+    """
+    parts, given = config.pretrained_new, f"[{','.join(config.pretrained_new)}]"
+    if twice := sorted({part for part in parts if parts.count(part) > 1}):
+        raise ConfigError([Fault("model.pretrained_new", given, f"names {listed(twice)} twice")])
+    for part in parts:
+        theirs, ours = facts.get(part), getattr(config, part)
+        is_same = ours in theirs if isinstance(theirs, tuple) else ours == theirs
+        if is_same and not any(is_of(name, [part]) for name in (*weights, *parameters)):
+            problem = f"names {part}, of which neither the weights nor the model have any parameters"
+            near = f"model.pretrained_new=[{','.join(other for other in parts if other != part)}]"
+            raise ConfigError([Fault("model.pretrained_new", given, problem, near)])
+
+
+def check_trained(fresh: Sequence[str], model: ViTConfig, finetune: FinetuneConfig) -> None:
+    """Raise ConfigError where parameters that start anew are not trained.
+
+    Args:
+        fresh: their names.
+        model: the model.
+        finetune: what is trained.
+    """
+    if finetune.name == "full":
         return
-    allowed = ON_TOP if config.name == "last_blocks" else ()
-    frozen = [part for part in parts if part not in allowed and any(is_of(name, [part]) for name in fresh)]
-    if frozen:
-        problem = f"{listed(frozen)} would stay as initialised, since finetune={config.name} freezes it"
-        raise ConfigError([Fault("model.pretrained_new", f"[{','.join(parts)}]", problem, "finetune=full")])
+    trained = ["head."]
+    if finetune.name == "last_blocks":
+        assert finetune.blocks is not None  # the configuration is validated
+        trained += [
+            "norm.",
+            "attn_pool.",
+            *(f"blocks.{model.depth - block}." for block in range(1, finetune.blocks + 1)),
+        ]
+    if frozen := [name for name in fresh if not name.startswith(tuple(trained))]:
+        them = "it" if len(frozen) == 1 else "them"
+        problem = f"{listed(frozen, 3)} would stay as initialised, since finetune={finetune.name} freezes {them}"
+        given = f"[{','.join(model.pretrained_new)}]"
+        raise ConfigError([Fault("model.pretrained_new", given, problem, "finetune=full")])

@@ -35,7 +35,7 @@ from vitrine.models.resize import resize_weights
 from vitrine.runs import RunRecord
 from vitrine.runs.data_changes import changes as data_changes
 from vitrine.text import as_override, listed, nfc, plural
-from vitrine.training.new_parts import is_of, kept_weights, keys_of
+from vitrine.training.new_parts import check_parts, fresh_parameters, grid_of, kept_weights, keys_of, lacks_prefix
 from vitrine.training.stored_weights import read_weights
 from vitrine.training.weights import check_weights, load_weights
 
@@ -107,7 +107,8 @@ class Pretrained:
         device = "cpu" if names_of(config) else "meta"  # a user's code may compute with values
         with torch.device(device), torch.random.fork_rng(devices=[]):
             model = VisionTransformer(config)
-        fresh = [name for name in model.state_dict() if is_of(name, config.pretrained_new)]
+        check_parts(config, facts, weights, model.state_dict())
+        fresh = fresh_parameters(model, adapted, config.pretrained_new)
         start = cls(config.pretrained, adapted, changes, classes, found.statistics, record, fresh)
         check_weights(model, start.with_head_of(model), start.source)
         if found.timm is not None:
@@ -341,7 +342,7 @@ def _fit(
         weights[PATCHES] = patches.flatten(1) if config.patch_embed == "linear" else patches
     if config.position == "learned" and stored is None:
         count = weights[TABLE].shape[1]
-        if _grid(count - config.prefix, config) is None and _grid(count, config) is not None:
+        if lacks_prefix(count, config.prefix, config):
             # Published without embeddings for the prefix tokens.
             weights[TABLE] = F.pad(weights[TABLE], (0, 0, config.prefix, 0))
     old = _sizes(weights, config, patches, stored)
@@ -368,7 +369,7 @@ def _sizes(
     grid = config.grid
     if config.position == "learned":
         count = weights[TABLE].shape[1] - config.prefix
-        if (known := _grid(count, config)) is None:
+        if (known := grid_of(count, config)) is None:
             problem = f"the positions of {plural(count, 'patch', 'patches')} fit neither a square grid nor the model's"
             raise RunError(f"{problem}, {format_size(config.grid)}, and the weights do not say how many rows they have")
         grid = known
@@ -376,14 +377,6 @@ def _sizes(
         grid = _grid_of_rows_and_columns(weights[TABLE], config)
     image = [side * pixels for side, pixels in zip(grid, patch, strict=True)]
     return replace(config, image_size=image, patch_size=list(patch), patch_stride=None)
-
-
-def _grid(patches: int, config: ViTConfig) -> tuple[int, int] | None:
-    """Return rows and columns of ``patches`` patches: those of ``config``, else a square's, else ``None``."""
-    if patches == config.patches:
-        return config.grid
-    side = math.isqrt(max(0, patches))
-    return (side, side) if side * side == patches else None
 
 
 def _grid_of_rows_and_columns(table: Tensor, config: ViTConfig) -> tuple[int, int]:
