@@ -1003,9 +1003,37 @@ def test_groups_by_two_rules_and_a_single_one_are_no_sample(tmp_path, of_patient
         is_rope = RunRecord(path).config["model"]["position"] == "rope"
         in_groups(path, *((patients // 2, "ward") if is_rope else (patients, "patient")))
     (caveat,) = (text for text in compared(tmp_path).caveats if "groups" in text)
-    assert caveat.startswith("test images come in groups (data.group=patient and ward), by two rules: p-values and ")
+    assert caveat.startswith(
+        "test images come in groups (data.group=patient and ward), which differ between runs: p-values and "
+    )
     for path in paths:
-        in_groups(path, np.zeros(100, int))
+        in_groups(path, np.repeat([0, 1, 2], [90, 5, 5]))  # one patient has nearly all images
     (tested,) = compared(tmp_path).findings.comparisons
     assert not tested.difference.new_images
     assert tested.on_images is None
+
+
+def test_what_groups_leave_in_doubt_is_a_caveat(tmp_path, of_patients):
+    paths, patients = of_patients
+    for path in paths:
+        in_groups(path, patients // 2)
+    compared_groups = compared(tmp_path, difference_of_interest=0.001)
+    (caveat,) = (text for text in compared_groups.caveats if "groups" in text)
+    assert caveat.startswith(
+        "test images come in 10 groups (data.group=patient): intervals for other images do not know"
+    )
+    assert compared_groups.findings.comparisons[0].sentences[0].endswith("takes more groups of test images")
+    in_groups(paths[0], patients)
+    (caveat,) = (text for text in compared(tmp_path).caveats if "groups" in text)
+    assert "(data.group=patient), which differ between runs: " in caveat, "by one rule, as after an edited column"
+
+
+def test_intervals_over_groups_of_several_rows_are_of_each_alone(tmp_path, of_patients, write_run):
+    paths, patients = of_patients
+    for seed in range(3):
+        right = patients >= 3 + (seed == 1)
+        paths.append(write_run(tmp_path, "position=none", seed=seed, acc=right.mean(), right=right))
+    for path in paths:
+        in_groups(path, patients)
+    said = sentences_of(tmp_path)
+    assert all(said[row][1].endswith("(95 % interval, Student's t, of these rows alone)") for row in ("rope", "none"))

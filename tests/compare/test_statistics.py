@@ -27,7 +27,7 @@ from vitrine.compare.statistics import (
     seeds_needed,
     smallest_difference,
 )
-from vitrine.runs.image_groups import group_values
+from vitrine.runs.image_groups import group_freedom, group_values
 
 # Student's own data (Biometrika 6, 1908): hours of sleep that ten patients gained by two drugs; `sleep` in R, whose
 # help page gives both tests.
@@ -301,16 +301,18 @@ def test_an_interval_of_three_seeds_holds_the_truth_of_new_seeds_and_images(shar
     assert 0.945 < np.mean(np.abs(seeds.mean(1) + images) < half) < 0.975
 
 
-def test_an_interval_over_groups_holds_for_others_where_that_over_images_does_not():
+@pytest.mark.parametrize("unequal", [(30, 30), (150, 150)])
+def test_an_interval_over_groups_holds_for_others_where_that_over_images_does_not(unequal):
     """Difficulty varies between groups, and so does which of two models, in the mean equally good, is right."""
     rng, missed = np.random.default_rng(0), Counter()
     for _ in range(300):
-        groups = np.repeat(np.arange(12), rng.integers(10, 40, 12))
+        groups = np.repeat(np.arange(12), [*rng.integers(10, 40, 10), *unequal])
         of_group = rng.normal(size=12) + rng.normal(size=(2, 3, 12)) * 0.3 + rng.normal(size=(2, 1, 12))
         right = rng.random((2, 3, len(groups))) < expit(1.5 + of_group)[..., groups]
         means = [dict(enumerate(side.mean(1).tolist())) for side in right]
         for kind, values in (("images", right), ("groups", np.apply_along_axis(group_values, 2, right, groups))):
-            found = difference(*means, correct=tuple(dict(enumerate(side)) for side in values), images=len(groups))
+            of_groups = (len(groups), group_freedom(groups)) if kind == "groups" else None
+            found = difference(*means, correct=tuple(dict(enumerate(side)) for side in values), groups=of_groups)
             missed[kind] += not found.low <= 0 <= found.high
     assert missed["groups"] < 0.08 * 300
     assert missed["images"] > 0.2 * 300

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ from PIL import Image
 from vitrine import load_run
 from vitrine.cli import page
 from vitrine.cli.report import main
+from vitrine.compare.load import load_results
 from vitrine.data.datasets import load_dataset
 from vitrine.errors import RunError
 from vitrine.explain import explorer, learned_sections, observed
 from vitrine.explain.explorer import BUDGET, details
 from vitrine.explain.observed import observe
 from vitrine.explain.page import run_sections, write_run_page
-from vitrine.explain.results import curve_section, wrong_section
+from vitrine.explain.results import curve_section, prediction_sections, wrong_section
+from vitrine.explain.run_images import RunImages
 from vitrine.inference.run_data import validation_images
 from vitrine.models import attended_patches
 
@@ -506,3 +509,22 @@ def test_the_commands_of_the_documentation_run(record, tmp_path, monkeypatch, ca
     printed = capsys.readouterr().out
     assert printed.count("written to ") == 3
     assert printed.count("FLOPs per image") == 2
+
+
+def test_images_of_groups_that_are_not_stored_are_said_to_be_taken_as_independent(record):
+    (result,) = load_results([record.path]).runs
+    images = RunImages(result, load_run(record.path))
+    images.run.config.data.group = "patient"
+    predictions = images.predictions()
+    alike = " They take each test image as independent, which those of one group are not."
+    _, classes, *_ = prediction_sections(images, predictions, list("0123456789"))
+    assert classes.text.endswith(alike)
+    of_groups = replace(predictions, groups=np.arange(360) // 10)
+    assert alike not in prediction_sections(images, of_groups, list("0123456789"))[1].text
+
+
+def test_a_page_whose_logits_are_lost_has_the_interval_over_images(tmp_path, write_run):
+    run = write_run(tmp_path, logits=np.eye(10)[np.arange(100) % 10], labels=np.arange(100) % 10)
+    np.savez(run.path / "predictions.npz", labels=np.arange(100) % 10, groups=np.arange(100) // 10)
+    page = write_run_page(run.path).path.read_text()
+    assert "over 360 test images (Wilson)" in page

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.api import OLS
 
-from vitrine.runs.image_groups import effective_images, group_numbers, group_values
+from vitrine.runs.image_groups import effective_images, group_freedom, group_numbers, group_values
 
 
 @pytest.fixture
@@ -45,6 +45,13 @@ def test_equal_images_of_a_group_tell_as_much_as_one_and_less_of_few_groups():
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_where_all_images_are_alike_groups_are_what_counts(share):
     assert effective_images(np.full(40, bool(share)), np.arange(40) // 8) == 5
+
+
+def test_groups_of_unequal_sizes_tell_less_than_as_many_of_equal_ones():
+    assert group_freedom(np.arange(60) // 6) == pytest.approx(9)
+    assert group_freedom(np.arange(60)) == pytest.approx(59)
+    assert group_freedom(np.zeros(60, int)) == 0
+    assert group_freedom(np.repeat(range(10), [300, *[10] * 9])) == pytest.approx(390**2 / (300**2 + 900) - 1)
 
 
 def test_one_group_tells_no_more_than_one_image():

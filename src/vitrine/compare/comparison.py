@@ -189,7 +189,7 @@ def compare(
         unequal,
         *caveats(table, chosen, unfinished, results.damaged),
         *unequal_pairs(table, reference),
-        grouped_images(finished, comparable, new_images=new_images) if over_images else "",
+        grouped_images(finished, predictions, comparable, new_images=new_images) if over_images else "",
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),

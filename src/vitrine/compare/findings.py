@@ -118,8 +118,7 @@ def findings(
     """
     others = [row for row in table.rows if row is not baseline]
     sides = [_comparable_runs(row, baseline) for row in others]
-    alone = any(len(found.observations) < 2 for found in predictions.values())  # does not tell how others vary
-    known = {} if fixed_images or alone else predictions
+    known = predictions if not fixed_images and all(found.is_sample for found in predictions.values()) else {}
     complete = all(row.runs.keys() == baseline.runs.keys() for row in table.rows)
     values = [row.values_by_seed(metric.name) for row in table.rows]
     more = left_out.configurations  # their variances are not known, so each pair has its own
@@ -164,8 +163,7 @@ def findings(
     levene = math.nan if rest is None else levene_p(rest)
     tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.p)]
     shown = [baseline, *(comparison.row for comparison in comparisons if not math.isnan(comparison.difference.low))]
-    grouped = any(found.groups is not None for found in predictions.values())
-    method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs, grouped=grouped)
+    method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
         method = sequential_method(1 - decision.alpha)
     return Findings(baseline, comparisons, sentences, candidates, failed, method)
@@ -265,13 +263,14 @@ def _difference(
     )
     runs = [run for side in sides for run in side.values()]
     overlap = max(map(overlap_of, sides))
-    correct, images = None, None
+    correct, groups = None, None
     if metric.name == "test/acc" and all(run.name in predictions for run in runs):
         ours, theirs = (
             mean_by_seed({key: predictions[run.name].observations for key, run in side.items()}) for side in sides
         )
-        correct, images = (ours, theirs), len(predictions[runs[0].name].labels)
-    found = difference(values, others, family, correct, pooled, overlap, images)
+        correct, known = (ours, theirs), predictions[runs[0].name]
+        groups = None if known.groups is None else (len(known.labels), known.freedom)
+    found = difference(values, others, family, correct, pooled, overlap, groups)
     if min(found.counts) < MIN_SEEDS:  # too few to judge by
         nan = math.nan
         return replace(found, low=nan, high=nan, p=nan, corrected=nan, effect_size=nan)

@@ -24,14 +24,15 @@ class ImageComparison:
 
     Attributes:
         images: number of test images.
-        groups: number of their groups; 0 if they have none.
         only: per pair of models (those with equal seeds, or the only two), the number of images that only the row's
             model classifies correctly, and only the baseline's; none where images come in groups, of which the test
             knows nothing.
         p: p-value of McNemar's exact test per pair, corrected for the number of pairs in all comparisons (Holm).
         low, high: 95 % interval, over images or groups, of the difference in accuracy.
         interval: which one it is.
+        groups: number of groups of the images; 0 if they have none.
         tests: number of p-values that ``p`` is corrected for.
+        rows: number of rows that are compared with the baseline.
     """
 
     images: int
@@ -40,8 +41,9 @@ class ImageComparison:
     low: float
     high: float
     interval: str
-    tests: int
-    groups: int
+    groups: int = 0
+    tests: int = 0
+    rows: int = 0
 
 
 def compare_images(
@@ -59,7 +61,8 @@ def compare_images(
     ]
     every = [p for one in found if one is not None for p in one.p]
     corrected = iter(holm(every))
-    return [one and replace(one, p=[next(corrected) for _ in one.p], tests=len(every)) for one in found]
+    rows = len(found)
+    return [one and replace(one, p=[next(corrected) for _ in one.p], tests=len(every), rows=rows) for one in found]
 
 
 def _are_known(sides: tuple[Side, Side], predictions: Mapping[str, Predictions]) -> bool:
@@ -70,7 +73,7 @@ def _are_known(sides: tuple[Side, Side], predictions: Mapping[str, Predictions])
 def _compared(
     ours: Side, theirs: Side, tested: Difference, predictions: Mapping[str, Predictions]
 ) -> ImageComparison | None:
-    """The comparison of two rows, its p-values not yet corrected; ``None`` where all images are of one group."""
+    """The comparison of two rows, its p-values not yet corrected; ``None`` where one group has nearly all images."""
     first = predictions[next(iter(ours.values())).name]
     images = len(first.labels)
     sides = [
@@ -80,10 +83,10 @@ def _compared(
     mean, other_mean = (np.mean([value for seed, value in side.items() if seed in seeds], axis=0) for side in sides)
     difference = mean - other_mean
     if first.groups is not None:
-        groups = len(difference)
-        if groups == 1:
+        if not first.is_sample:
             return None
-        return ImageComparison(images, [], [], *group_interval(difference, images), GROUPS, tests=0, groups=groups)
+        bounds = group_interval(difference, images, first.freedom)
+        return ImageComparison(images, [], [], *bounds, GROUPS, groups=len(difference))
     two_models = len(ours) == len(theirs) == 1
     pairs = [(run, theirs[key]) for key, run in ours.items() if key in theirs]
     if two_models:
@@ -92,7 +95,7 @@ def _compared(
     only = [(ours_only, theirs_only) for ours_only, theirs_only, _ in tables]
     low, high = paired_interval(*only[0], images) if two_models else bootstrap_interval(difference)
     interval = TANGO if two_models else BOOTSTRAP
-    return ImageComparison(images, only, [p for *_, p in tables], low, high, interval, tests=0, groups=0)
+    return ImageComparison(images, only, [p for *_, p in tables], low, high, interval)
 
 
 def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: ImageComparison, metric: Metric) -> str:
@@ -101,7 +104,7 @@ def image_sentence(row: ConfigurationRow, baseline: ConfigurationRow, images: Im
     of_groups = f" in {plural(images.groups, 'group')}" if images.groups else ""
     where = f"on the same {plural(images.images, 'test image')}{of_groups}"
     bounds = f"{metric.signed(images.low)} to {metric.signed(images.high)} points"
-    alone = ", of these rows alone" if images.tests > 1 else ""
+    alone = ", of these rows alone" if images.rows > 1 else ""
     means = " between means over all models" if bootstrap and pairs == 1 else ""
     over = f"over {'groups' if images.groups else 'images'} alone ({images.interval}{alone})"
     interval = f"the difference{means} is {bounds} {over}"

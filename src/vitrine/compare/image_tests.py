@@ -62,7 +62,7 @@ def paired_interval(only: int, other_only: int, images: int) -> tuple[float, flo
     return reached(bound, -1.0), reached(-bound, 1.0)
 
 
-def group_interval(per_group: np.ndarray, images: int) -> tuple[float, float]:
+def group_interval(per_group: np.ndarray, images: int, freedom: float) -> tuple[float, float]:
     """Return the 95 % interval (Student's t) of the mean of (G,) values, one per group of images, G at least 2.
 
     As that of :func:`bootstrap_interval`, either side has at least the width of the rule of three, of all images.
@@ -70,9 +70,10 @@ def group_interval(per_group: np.ndarray, images: int) -> tuple[float, float]:
     Args:
         per_group: as :func:`vitrine.runs.image_groups.group_values` returns them, of differences in accuracy.
         images: in all groups.
+        freedom: degrees of freedom of their variance, :func:`vitrine.runs.image_groups.group_freedom`.
     """
     mean = float(per_group.mean())
-    reach = float(stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, len(per_group) - 1) * stats.sem(per_group))
+    reach = float(stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, freedom) * stats.sem(per_group))
     reach = max(reach, -math.log(SIGNIFICANCE_LEVEL / 2) / images)
     return max(-1.0, mean - reach), min(1.0, mean + reach)
 

@@ -20,7 +20,6 @@ def method_of(
     rows: Sequence[ConfigurationRow],
     *,
     all_pairs: bool = False,
-    grouped: bool = False,
 ) -> str:
     """Return the test in a sentence; empty if no difference has a p-value.
 
@@ -30,7 +29,6 @@ def method_of(
         levene: p-value of equal variances of all rows; NaN if it was not asked for.
         rows: the baseline, and the rows whose difference from it has an interval.
         all_pairs: the family is of all pairs of the table's rows.
-        grouped: the test images come in groups.
     """
     shown = [found for found in tested if not math.isnan(found.low)]
     equal = "p = 1 without a test where both sides have equal values" if len(shown) < len(tested) else ""
@@ -41,6 +39,7 @@ def method_of(
     counts = [count for found in shown for count in found.counts]
     over = counted(counts, rows)
     over += ", each with its mean over the other columns" if rows[0].is_main_effect else ""
+    images = f"{'groups of ' * any(found.grouped for found in shown)}test images"
     parts = [
         f"{tests} over {over}",
         _variance(family, levene),
@@ -48,7 +47,7 @@ def method_of(
         _correction(family, all_pairs=all_pairs),
         "without full pairs, critical values raised for few seeds" if any(map(family.raises, _groups(shown))) else "",
         _where(
-            f"variance over {'groups of ' * grouped}test images added where that widens the interval (Clark, 1973)",
+            f"variance over {images} added where that widens the interval (Clark, 1973)",
             [found.new_images for found in shown],
         ),
         equal,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrine.compare.load import RunResult
-from vitrine.runs.image_groups import group_values
+from vitrine.runs.image_groups import group_freedom, group_values
 from vitrine.runs.predictions import (
     BINS,
     check_predictions,
@@ -84,6 +84,16 @@ class Predictions:
     def observations(self) -> np.ndarray:
         """Independent values whose mean is the accuracy: :attr:`correct`, (N,), or one for each of G groups, (G,)."""
         return self.correct if self.groups is None else group_values(self.correct, self.groups)
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of a variance over :attr:`observations`."""
+        return len(self.labels) - 1.0 if self.groups is None else group_freedom(self.groups)
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether they tell how others vary; a single image does not, nor a group that has nearly all of them."""
+        return self.freedom >= 1
 
     @property
     def mistakes(self) -> np.ndarray:

@@ -83,7 +83,7 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
         return f"; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
     takes = f"; detecting {metric.size(size)} with 80 % power takes"
     if hidden_by_images(size, tested.image_variance, family, tested.image_freedom):
-        return f"{takes} more test images"
+        return f"{takes} more {'groups of ' * tested.grouped}test images"
     needed = seeds_needed(
         size,
         largest_spread(tested.sd, tested.freedom),

@@ -184,9 +184,7 @@ def is_float_error(sd: float, values: np.ndarray) -> bool:
     return bool(sd <= FLOAT32_ERROR * float(np.abs(values).max()))
 
 
-def image_variance(
-    correct: np.ndarray, other: np.ndarray, *, shared: int, level: float, images: int | None = None
-) -> float:
+def image_variance(correct: np.ndarray, other: np.ndarray, *, shared: int, level: float, images: int = 0) -> float:
     """Variance of a difference in accuracy that is due to the choice of test images, for crossed seeds and images.
 
     The variance over images of the mean over seeds contains what varies over seeds *and* images; that part is already
@@ -202,7 +200,7 @@ def image_variance(
         other: (T, N), of the other configuration.
         shared: number of pairs: the first rows of both sides, row by row of the same seed; 0 if seeds are not paired.
         level: two-sided, of the interval that the variance is for, in (0, 1).
-        images: the number of images, where values are of groups.
+        images: the number of images, where values are of groups; 0 is N.
     """
     count = correct.shape[1]
     least = (math.log(level / 2) / special.ndtri(level / 2) / (images or count)) ** 2

@@ -95,7 +95,8 @@ class Difference:
         freedom: degrees of freedom of ``sd``.
         new_images: interval and p-value are about other test images of the same kind, too; otherwise about these.
         image_variance: the part of the images in the variance of ``mean``, which more seeds do not reduce.
-        image_freedom: its degrees of freedom, one less than there are images, or groups of them.
+        image_freedom: its degrees of freedom.
+        grouped: whether it is over groups of images.
         overlap: validation images per training image by which the interval is enlarged; 0 for seeds.
     """
 
@@ -114,6 +115,7 @@ class Difference:
     new_images: bool = False
     image_variance: float = 0.0
     image_freedom: float = MANY
+    grouped: bool = False
     overlap: float = 0.0
 
 
@@ -127,7 +129,7 @@ def difference(
     correct: Correct | None = None,
     pooled: PooledVariance | None = None,
     overlap: float = 0.0,
-    images: int | None = None,
+    groups: tuple[int, float] | None = None,
 ) -> Difference:
     """Test ``values`` minus ``others``, both by seed.
 
@@ -141,7 +143,7 @@ def difference(
         correct: which of N test images each seed of both sides classified correctly, (N,) each, or values of their
             groups (:func:`vitrine.runs.image_groups.group_values`). Seeds and images then both count as samples: the
             variance is the sum of their parts (Clark, 1973; Miller, arXiv:2411.00640), with :func:`freedom_of_sum`.
-        images: N, where ``correct`` has values of groups.
+        groups: N and the degrees of freedom of a variance over groups, where ``correct`` has values of groups.
         pooled: the variance of all rows, if they have equal seeds; by default, the two sides have their own.
         overlap: validation images per training image, where values are of folds that share training images: it is added
             to 1 / n in the variance of a mean of n values (Nadeau and Bengio, 2003, section 3).
@@ -175,19 +177,19 @@ def difference(
         if pairs:
             sd, sd_freedom = float(np.std(x[:pairs] - y[:pairs], ddof=1)), pairs - 1.0
             sd = 0.0 if is_float_error(sd, x) else sd
-    over_images, image_freedom, groups = 0.0, MANY, None if paired else counts
+    over_images, image_freedom, sizes = 0.0, MANY, None if paired else counts
     parts = [(variance, freedom)]
     if correct is not None:
         ours = np.array([correct[0][key] for key in keys], float)
         theirs = np.array([correct[1][key] for key in other_keys], float)
         level = SIGNIFICANCE_LEVEL / family.comparisons
+        images, image_freedom = groups or (ours.shape[1], ours.shape[1] - 1.0)
         over_images = image_variance(ours, theirs, shared=pairs, level=level, images=images)
-        image_freedom = ours.shape[1] - 1.0
         sum_freedom = freedom_of_sum((variance, over_images), (freedom, image_freedom), level)
         # With few seeds and a small level, that of the sum would be narrower than the interval for these images alone.
         parts.append((variance + over_images, sum_freedom))
-    half_width = max(family.critical_t(some, groups) * math.sqrt(part) for part, some in parts)
-    p, corrected = (max(one.p(mean / math.sqrt(part), some, groups) for part, some in parts) for one in (ALONE, family))
+    half_width = max(family.critical_t(some, sizes) * math.sqrt(part) for part, some in parts)
+    p, corrected = (max(one.p(mean / math.sqrt(part), some, sizes) for part, some in parts) for one in (ALONE, family))
     return Difference(
         mean,
         low=mean - half_width,
@@ -204,6 +206,7 @@ def difference(
         new_images=correct is not None,
         image_variance=over_images,
         image_freedom=image_freedom,
+        grouped=groups is not None,
         overlap=overlap,
     )
 

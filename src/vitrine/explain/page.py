@@ -189,10 +189,9 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
 def _test_interval(record: RunRecord, accuracy: float, images: int) -> str:
     """The interval of the test accuracy, over images or, where they come in groups, over these."""
     path, of_groups = record.path / "predictions.npz", ""
+    low, high = wilson_interval(round(accuracy * images), images)
     with suppress(RunError):  # its section says so
         if path.is_file() and (groups := read_groups(path)) is not None:
-            of_groups = f" in {plural(int(groups.max()) + 1, 'group')}"
             _, low, high = share_interval(correct_images(path), groups)
-    if not of_groups:
-        low, high = wilson_interval(round(accuracy * images), images)
+            of_groups = f" in {plural(int(groups.max()) + 1, 'group')}"
     return f"95 % interval {100 * low:.2f} to {100 * high:.2f} over {plural(images, 'test image')}{of_groups} (Wilson)"

@@ -10,7 +10,7 @@ from vitrine.inference.export.source import ExportSource
 from vitrine.inference.load import LoadedRun
 from vitrine.runs.facts import images_of
 from vitrine.runs.predictions import is_correct, predicted_classes, read_groups
-from vitrine.text import listed, one_line
+from vitrine.text import listed, one_line, plural
 from vitrine.training.metrics import share_interval, wilson_interval
 
 # The data sets' names in the hub.
@@ -94,6 +94,7 @@ class AccuracyOnTest:
     low: float
     high: float
     images: int
+    groups: int = 0
 
     @classmethod
     def of(cls, run: LoadedRun) -> "AccuracyOnTest | None":
@@ -106,7 +107,8 @@ class AccuracyOnTest:
             return cls(count / images, *wilson_interval(count, images), images)
         logits, labels = (values.numpy() for values in tested)
         right = is_correct(predicted_classes(logits, labels), labels)
-        return cls(*share_interval(right, read_groups(run.record.path / "predictions.npz")), len(right))
+        groups = read_groups(run.record.path / "predictions.npz")
+        return cls(*share_interval(right, groups), len(right), 0 if groups is None else int(groups.max()) + 1)
 
 
 def model_card(source: ExportSource) -> str:
@@ -198,7 +200,8 @@ def accuracy_row(accuracy: AccuracyOnTest | None, run: LoadedRun) -> str:
         validated = metrics_of(run).get("val/acc")
         return "accuracy | not recorded" if validated is None else f"accuracy on validation{used} | {validated:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
-    return f"test accuracy | {value}, {accuracy.images:,} images, one training"
+    of_groups = f" in {plural(accuracy.groups, 'group')}" if accuracy.groups else ""
+    return f"test accuracy | {value}, {accuracy.images:,} images{of_groups}, one training"
 
 
 def calibration_row(source: ExportSource) -> str:
