@@ -54,10 +54,12 @@ def kept_weights(
     """
     new = {*config.pretrained_new}
     kept = {name: value for name, value in weights.items() if not is_of(name, new)}
-    if {"class_token", "registers"} & new and not config.prefix:
+    if not {"class_token", "registers"} & new:
+        return kept
+    if not config.prefix:
         kept = {name: value for name, value in kept.items() if not PREFIX_BIAS.match(name)}
     table = kept.get("pos_embed")
-    if table is None or table.ndim != 3 or len(table) != 1 or not {"class_token", "registers"} & new:
+    if table is None or table.ndim != 3 or len(table) != 1:  # position=learned2d has rows for patches alone
         return kept
     tokens = [int(facts["class_token"]), facts["registers"]]
     patches = table.shape[1] - sum(tokens)

@@ -110,7 +110,7 @@ class Pretrained:
         check_parts(config, facts, weights, model.state_dict())
         fresh = fresh_parameters(model, adapted, config.pretrained_new)
         start = cls(config.pretrained, adapted, changes, classes, found.statistics, record, fresh)
-        check_weights(model, start.with_head_of(model), start.source)
+        check_weights(model, start.with_new_parts_of(model), start.source)
         if found.timm is not None:
             _check_against_timm(found.timm, weights, facts, config)
         return start
@@ -146,9 +146,9 @@ class Pretrained:
         Raises:
             RunError: names or shapes differ.
         """
-        load_weights(model, self.with_head_of(model), self.source)
+        load_weights(model, self.with_new_parts_of(model), self.source)
 
-    def with_head_of(self, model: nn.Module) -> dict[str, Tensor]:
+    def with_new_parts_of(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the weights, with the new parts of ``model``, and its head if they have none."""
         own = model.state_dict().items()
         return {name: value for name, value in own if name.startswith("head.") or name in self.fresh} | self.weights
