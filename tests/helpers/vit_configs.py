@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from vitrine.config.model import ROTARY_THETA, ViTConfig
 
-# Options belong to a user's own parts (tests/models/test_user_parts.py); the configurations here have built-in ones.
-FIELDS = {field.name: field for field in dataclasses.fields(ViTConfig) if not field.name.endswith("options")}
+# Options belong to a user's own parts (tests/models/test_user_parts.py), and pretrained_new to weights
+# (tests/training/test_new_parts.py); the configurations here have built-in parts and start from none.
+FIELDS = {field.name: field for field in dataclasses.fields(ViTConfig) if not field.name.endswith(("options", "_new"))}
 OPTIONS = {name: field.metadata["options"] for name, field in FIELDS.items() if "options" in field.metadata}
 RATE = st.sampled_from([0.0, 0.1, 0.5])
 UNTIED = {name: st.sampled_from(options) for name, options in OPTIONS.items()} | {
