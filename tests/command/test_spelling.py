@@ -48,6 +48,19 @@ def test_a_sweep_and_a_search_are_found_by_any_spelling(tmp_path):
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["++sweep.space={model.drop_path:{low:0,high:0.3}}", "model.drop_path=interval(0,0.3)"],
+        ["++sweep.space={model.depth:{low:1,high:3}}", "model.depth=interval(1,3)"],
+        [f"++sweep.space={{model.depth:{{low:2,high:8,step:{step}}}}}" for step in ("2", "2.0")],
+    ],
+)
+def test_a_search_is_found_by_any_spelling_of_an_interval(tmp_path, spellings):
+    random = ["model=vit_nano", "sweep.sampler=random", "sweep.n_trials=2"]
+    assert len({search(tmp_path, *random, spelling).sweep.folder for spelling in spellings}) == 1
+
+
 def test_a_search_with_a_quoted_override_is_found_again(tmp_path):
     """Its name has a space, a colon and a comma, and the search stores it without the quotes that they need."""
     root = tmp_path / "my photos: cats, dogs"

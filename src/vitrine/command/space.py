@@ -141,10 +141,13 @@ def read_space(raw: Mapping[str, Any]) -> tuple[dict[str, Values], list[Fault]]:
             texts = (value if isinstance(value, str) else spelled_value(value) for value in values)
             space[key] = tuple(dict.fromkeys(one_spelling(key, text) for text in texts))
         elif isinstance(values, dict):
-            problems = _interval_faults(name, values, kind(TrainCommand, key))
+            type_ = kind(TrainCommand, key)
+            problems = _interval_faults(name, values, type_)
             found += problems
-            if not problems:
-                space[key] = Interval(**values, whole=kind(TrainCommand, key) is int)
+            if not problems:  # YAML has 0 where Hydra has 0.0: the key's type makes them one search
+                given = values.items()
+                numbers = {part: type_(value) for part, value in given if part != "log" and value is not None}
+                space[key] = Interval(**values | numbers, whole=type_ is int)
         else:
             problem = "needs a list of values, [1, 2, 3], or an interval, {low: 1, high: 9}"
             found.append(Fault(name, str(values), problem))
