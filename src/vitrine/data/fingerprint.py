@@ -4,8 +4,7 @@ For each split: the number of images, in all and by class, and checksums of the 
 
 - image files: their names below the split's folder, and their sizes in bytes. No file is opened, so the cost is that of
   a listing; an image edited without a change of its size is not noticed. Images inside larger files have no names.
-  Names are in Unicode's form NFC; where the file system has another, also as they are there, as runs of earlier
-  versions have them.
+  Names are in Unicode's form NFC.
 - images in memory: their pixels, before they are resized.
 
 runs/data_changes.py compares fingerprints.
