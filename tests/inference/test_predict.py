@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from PIL import Image, ImageOps
 
 from vitrine import compose, fit, load_run
 from vitrine.data.preparation import Preparation
+from vitrine.distributed.hardware import Hardware
 from vitrine.errors import RunError
 from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.brightness import Brightness
@@ -566,6 +568,18 @@ def test_the_seeds_of_a_sweep_average_as_an_ensemble(predict, pictures, tmp_path
         given = {row[f"class{suffix}"]: float(row[f"probability{suffix}"]) for suffix in ("", "_2", "_3", "_10")}
         for name, probability in given.items():
             assert probability == pytest.approx(mean[int(row["path"][-9:-4]), int(name)], abs=2e-6)
+
+
+@pytest.mark.parametrize("precisions", [("bf16-mixed", "32-true"), ("32-true", "bf16-mixed")])
+def test_an_ensemble_with_a_model_that_rounds_nothing_is_computed_so(predict, pictures, monkeypatch, precisions):
+    def set_up(hardware):
+        raise RunError(hardware.precision)
+
+    models = (SimpleNamespace(hardware=Hardware("cuda", 1, precision, "math", "a GPU")) for precision in precisions)
+    monkeypatch.setattr("vitrine.inference.predict.Predictor", lambda *_: next(models))
+    monkeypatch.setattr(Hardware, "set_up", set_up)
+    _, _, err = predict(f"run=[{SEEDS[0]},{SEEDS[1]}]", f"input={pictures}")
+    assert err == "vitrine: 32-true\n"
 
 
 def test_runs_with_other_classes_are_no_ensemble(predict, run, pictures, tmp_path):
