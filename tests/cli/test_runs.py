@@ -450,10 +450,17 @@ def test_a_list_is_filtered_by_a_number_and_sorted(tmp_path, capsys):
     assert note.startswith("the last 2 of ")
 
 
-def test_finding_runs_imports_nothing_heavy(tmp_path):
-    code = "import sys, vitrine.cli.runs, vitrine.runs.diff; print(*sys.modules, sep='\\n')"
-    done = python("-c", code, cwd=tmp_path)
-    assert not {"torch", "numpy", "omegaconf", "wandb", "rich"} & set(done.stdout.split())
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("vitrine.cli.runs, vitrine.runs.diff", {"torch", "numpy", "omegaconf", "wandb", "rich"}),
+        ("vitrine.cli.sweeps", {"torch", "numpy"}),
+    ],
+)
+def test_finding_runs_and_sweeps_imports_nothing_heavy(tmp_path, modules, heavy):
+    done = python("-c", f"import sys, {modules}; print(*sys.modules, sep='\\n')", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not heavy & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("line", DOCUMENTED)

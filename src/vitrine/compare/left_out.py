@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from vitrine.compare.load import RunResult
 from vitrine.compare.run_groups import MAX_LISTED
 from vitrine.compare.table import ConfigurationRow, Table, configuration_key
+from vitrine.config.sweep import DATA_KEYS
 from vitrine.runs.status import FAILED
 from vitrine.text import listed, plural
-
-DATA = ("data.name", "data.root", "data.targets", "data.multi_label")  # other images or labels are no choice of rows
 
 
 @dataclass(frozen=True)
@@ -66,4 +65,4 @@ class LeftOut:
 
 
 def _data(run: RunResult) -> Hashable:
-    return tuple(str(run.config.get(key)) for key in DATA)
+    return tuple(str(run.config.get(key)) for key in DATA_KEYS)

@@ -50,6 +50,9 @@ DECISION_METRICS = VALIDATION + TEST
 # Keys and groups that repeat a comparison in place of adding a choice to it.
 CROSSED = ("seed", "data.fold", "data.val_seed", "data", "data.root")
 
+# Keys that choose images and labels.
+DATA_KEYS = ("data.name", "data.root", "data.targets", "data.multi_label")
+
 # Hydra's own settings: how runs are carried out, not what they are.
 HYDRA = KeyFacts(affects_result=False, shared_by_trials=True)
 

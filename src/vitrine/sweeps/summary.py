@@ -14,8 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vitrine.compare.left_out import DATA
-from vitrine.config.sweep import OBJECTIVES
+from vitrine.config.sweep import DATA_KEYS, OBJECTIVES
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program, same_command
@@ -36,8 +35,6 @@ from vitrine.text import did_you_mean, listed, nearest, one_line, plural, print_
 
 LONGEST = 100  # rows of a table that ends a sweep: more hide what comes before it, and take a second per thousand
 DIVERGED = "diverged; only rerun=true or other code tries them again"
-
-DATA_KEYS = ("data", *DATA)  # choose images and labels
 
 
 @dataclass(frozen=True)
@@ -331,7 +328,7 @@ def mixed_images(varies: Sequence[Mapping[str, str]], results: Sequence[TrialRes
     for overrides, result in zip(varies, results, strict=True):
         if result.status == "finished" and any(result.validation):
             data = dict(zip(("images", "labels"), result.validation, strict=True))
-            data |= {key: overrides.get(key, "") for key in DATA_KEYS}
+            data |= {key: overrides.get(key, "") for key in ("data", *DATA_KEYS)}
             fold = overrides.get("data.fold", "")
             known = first.setdefault((fold, overrides.get("data.val_seed", "") if fold else ""), {})
             unlike += any(known.setdefault(name, value) != value for name, value in data.items() if value)
