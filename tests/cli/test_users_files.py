@@ -37,6 +37,14 @@ def test_a_mistake_in_an_experiment_is_named_with_its_file(vitrine, tmp_path, te
     assert "raised while composing" not in err
 
 
+def test_an_interpolation_without_its_end_in_the_space_of_a_sweep_is_one_fault(vitrine, tmp_path):
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "mine.yaml").write_text("space: {position: ['${x', learned]}")
+    code, out, err = vitrine("train", "-m", "sweep=mine", "model=vit_nano")
+    assert (code, out) == (2, "")
+    assert "  space.position[0]\n      no viable alternative at input '${x'\n" in err
+
+
 def test_a_group_that_no_file_chooses_from_has_no_choice_to_replace(vitrine, tmp_path):
     (tmp_path / "conf" / "lab").mkdir(parents=True)
     (tmp_path / "conf" / "lab" / "x.yaml").write_bytes(GLOBAL)

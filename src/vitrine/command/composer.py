@@ -161,7 +161,7 @@ class Composer:
         if text not in self._plain:
             self._plain[text] = None
             if self.command == "train" and list(for_hydra([text])) == [text]:
-                with suppress(HydraException):  # reported by composed
+                with suppress(HydraException, OmegaConfBaseException):  # reported by composed
                     override, chooses_file = self.parse(text)
                     self._plain[text] = values_of(override, chooses_file=chooses_file, loader=self.loader)
         return self._plain[text]
