@@ -275,6 +275,9 @@ def test_a_damaged_sweep_is_one_line(tmp_path, command):
         {"trials": [5]},
         {"trials": [{}]},
         {"trials": [{"folder": [], "varies": {}}]},
+        {"trials": [{"folder": "a", "varies": {"seed": None}}]},
+        {"keys": [None]},
+        {"common": [None]},
     ]
     damaged += [{"metric": "x"}, {"metric": []}, {"common": "x"}, {"format": [[]]}, {"keys": [f"{ESCAPE}[red]"]}]
     for number, change in enumerate([{}, *damaged]):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -83,6 +84,8 @@ class SweepSummary:
             folders = [folder / trial["folder"] for trial in known["trials"]]
             varies = [dict(trial["varies"]) for trial in known["trials"]]
             keys, common = list(known["keys"]), [*known.get("sources", []), *known["common"]]
+            if None in [*keys, *common, *chain(*map(dict.values, varies))]:
+                raise RunError(f"{folder / 'sweep.json'}: keys, common and varies must hold text, not null")
             if (metric := known["metric"]) not in OBJECTIVES and not re.fullmatch(r"(val|test)/\w+", metric):
                 allowed = f"val/NAME, test/NAME or one of {', '.join(OBJECTIVES)}"
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not {allowed}")
