@@ -180,6 +180,25 @@ class Counting(torch.nn.Module):
         return F.cross_entropy(logits, targets)
 
 
+class Lazy(Counting):
+    """Makes a buffer at its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("prior", None)
+
+    def forward(self, logits, targets):
+        if self.training and self.prior is None:
+            self.prior = torch.rand(logits.shape[1])
+            self.register_buffer("size", torch.ones(len(logits)))
+        return super().forward(logits, targets)
+
+
+def step_seconds(module):
+    trainer = SimpleNamespace(world_size=1, precision_plugin=SimpleNamespace(train_step_context=nullcontext))
+    return Compilation("blocks", True, print, nullcontext)._step_seconds(trainer, module)
+
+
 @pytest.mark.parametrize("targets", ["digit", "digit,above5"])
 def test_the_state_of_a_loss_of_the_users_is_that_of_training_alone_and_in_checkpoints(targets):
     config = compose([*SMALL, f"loss={__name__}.Counting", f"data.targets=[{targets}]"])
@@ -194,11 +213,38 @@ def test_the_state_of_a_loss_of_the_users_is_that_of_training_alone_and_in_check
     module.eval()
     mean_loss(module.criterion, config.loss.name, logits, labels)
     module.train()
-    trainer = SimpleNamespace(world_size=1, precision_plugin=SimpleNamespace(train_step_context=nullcontext))
-    assert Compilation("blocks", True, print, nullcontext)._step_seconds(trainer, module) > 0
+    assert step_seconds(module) > 0
     assert count() == {once}
     checkpoint = {"state_dict": module.state_dict(), "config": to_plain(config)}
     assert count(classifier_from(config, checkpoint)) == {once}
+
+
+@pytest.mark.parametrize("targets", ["digit", "digit,above5"])
+def test_buffers_that_a_loss_makes_in_training_are_restored_and_those_of_older_runs_may_be_missing(targets, capsys):
+    config = compose([*SMALL, f"loss={__name__}.Lazy", f"data.targets=[{targets}]"])
+    module, resumed = (Classifier(config, steps=1, images_per_step=2) for _ in range(2))
+    logits, labels = torch.randn(2, config.model.num_classes), torch.zeros(2, targets.count(",") + 1).long().squeeze(1)
+    known = {*module.state_dict()}
+    assert step_seconds(module) > 0
+    assert {*module.state_dict()} == known
+    mean_loss(module.training_criterion, config.loss.name, logits, labels)
+    checkpoint = {"state_dict": module.state_dict(), "config": to_plain(config), "recent": []}
+    resumed.on_load_checkpoint(checkpoint)
+    resumed.load_state_dict(checkpoint["state_dict"])
+    for other in (resumed, classifier_from(config, checkpoint)):
+        assert {*other.state_dict()} == {*module.state_dict()} > known
+        torch.testing.assert_close(other.criterion.state_dict(), module.criterion.state_dict())
+    assert capsys.readouterr().err == ""
+    older = {name: value for name, value in checkpoint["state_dict"].items() if "criterion" not in name}
+    checkpoint |= {"state_dict": older, "current_model_state": older}
+    fresh = Classifier(config, steps=1, images_per_step=2)
+    fresh.on_load_checkpoint(checkpoint)
+    for key in ("state_dict", "current_model_state"):
+        fresh.load_state_dict(checkpoint[key])
+    warning = f"warning: the checkpoint has no batches of loss={__name__}.Lazy, which begins anew\n"
+    assert capsys.readouterr().err == f"vitrine: {warning}"
+    classifier_from(config, checkpoint | {"state_dict": older})
+    assert capsys.readouterr().err == f"vitrine: {warning}"
 
 
 def test_weights_move_with_the_model_and_are_no_part_of_its_checkpoint():

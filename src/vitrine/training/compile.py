@@ -219,7 +219,8 @@ class Compilation(Callback):
         labels = torch.zeros(len(images), targets, dtype=torch.int64, device=module.device).squeeze(1)
         if data.multi_label:
             labels = images.new_zeros(len(images), data.num_classes)
-        statistics = {name: buffer.clone() for name, buffer in module.named_buffers()}  # a loss may keep some, too
+        statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        places = [(part._buffers, dict(part._buffers)) for part in module.modules()]  # a loss may make some, or others
         seconds = []
         try:
             for _ in range(4):
@@ -237,8 +238,11 @@ class Compilation(Callback):
                     break
         finally:
             module.zero_grad()
-            for name, buffer in module.named_buffers():
-                buffer.copy_(statistics[name])
+            for buffers, before in places:
+                buffers.clear()
+                buffers.update(before)
+            for buffer, value in statistics:
+                buffer.copy_(value)
         return min(seconds[1:] or seconds)
 
     @staticmethod

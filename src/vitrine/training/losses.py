@@ -1,6 +1,6 @@
 """Losses of logits and targets, weights of classes in them, and the mean loss over the batches of a split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -200,6 +200,32 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
                 return value
             given = "one that is detached from the logits"
     raise PartError(name, f"must return the mean loss, a scalar tensor, not {given}")
+
+
+def restore_state(loss: Loss, name: str, state: Mapping[str, Tensor]) -> str:
+    """Give a loss its state in a checkpoint, also buffers that it makes or resizes in training.
+
+    Args:
+        loss: as :func:`build_loss` returns it; a function has no state.
+        name: ``loss.name``.
+        state: of any shapes and dtypes, by name in the loss.
+
+    Returns:
+        A warning that names what ``state`` lacks, which is as the loss began; empty if it lacks nothing.
+    """
+    if not isinstance(loss, nn.Module):
+        return ""
+    parts = dict(loss.named_modules(remove_duplicate=False))
+    for key, value in state.items():
+        path, _, own = key.rpartition(".")
+        if (part := parts.get(path)) is None:
+            continue
+        if own in part._parameters:
+            part._parameters[own] = nn.Parameter(value.clone(), requires_grad=False)
+        elif own in part._buffers or not hasattr(part, own):
+            part.register_buffer(own, value.clone())
+    missing = [key.rpartition(".")[2] for key in loss.state_dict() if key not in state]
+    return f"warning: the checkpoint has no {listed(missing)} of loss={name}, which begins anew" if missing else ""
 
 
 def try_loss(config: TrainConfig) -> None:
