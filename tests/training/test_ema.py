@@ -84,10 +84,11 @@ def test_the_average_is_on_the_training_device_and_causes_no_wait(device):
 
 
 def test_an_average_of_epochs_is_validated_as_it_is_saved(tmp_path, compose):
-    trained, validated, saved = [], [], []
+    asked, trained, validated, saved = [], [], [], []
 
     class FromTheSecondEpoch(WeightAveraging):
         def should_update(self, step_idx=None, epoch_idx=None):
+            asked.extend(() if epoch_idx is None else (epoch_idx,))
             return epoch_idx is not None and epoch_idx >= 1
 
     class Watch(Callback):
@@ -116,6 +117,7 @@ def test_an_average_of_epochs_is_validated_as_it_is_saved(tmp_path, compose):
         num_sanity_val_steps=0,
     )
     trainer.fit(BoringModel())
+    assert asked == [0, 1, 2, 3]
     first, second, third, fourth = trained
     expected = [first, second, (second + third) / 2, (second + third + fourth) / 3]
     torch.testing.assert_close(validated, expected)

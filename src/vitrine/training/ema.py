@@ -77,6 +77,7 @@ class AverageBeforeValidation(Callback):
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, WeightAveraging):
                 WeightAveraging.on_train_epoch_end(callback, trainer, pl_module)
+                callback._latest_update_epoch = trainer.current_epoch  # or Lightning would ask again after a no
                 average = callback._average_model
                 if average is not None and average.n_averaged == 0:
                     average.module.load_state_dict(pl_module.state_dict())
