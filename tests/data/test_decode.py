@@ -127,14 +127,17 @@ def test_further_pages_are_noticed(tmp_path, suffix):
 
 
 def write_tiff(path, pixels, *, photometric=1, kind=1):
-    """Write a TIFF as Pillow does not; ``kind`` is 1 for unsigned, 2 for signed integers, 3 for floats."""
+    """Write a TIFF as Pillow does not; ``kind`` is 1 for unsigned, 2 for signed integers, 3 for floats.
+
+    Of five bands, the fourth is transparency.
+    """
     (height, width), channels, bits = pixels.shape[:2], pixels[0, 0].size, 8 * pixels.itemsize
-    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 134, 277: channels, 278: height}
-    tags |= {279: pixels.nbytes, 339: kind}
-    several = {258, 339} if channels == 2 else set()  # two values of 2 bytes take the place of one
+    extra = {338: 2} if channels == 5 else {}
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 134 + 12 * len(extra), 277: channels}
+    tags |= {278: height, 279: pixels.nbytes, **extra, 339: kind}
+    second = {2: {258: bits, 339: kind}, 5: {338: 0}}.get(channels, {})  # two values of 2 bytes take the place of one
     entries = b"".join(
-        struct.pack("<HHIHH", tag, 3, 1 + (tag in several), value, value * (tag in several))
-        for tag, value in tags.items()
+        struct.pack("<HHIHH", tag, 3, 1 + (tag in second), value, second.get(tag, 0)) for tag, value in tags.items()
     )
     path.write_bytes(b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4) + pixels.tobytes())
 
@@ -169,6 +172,8 @@ def test_a_fourth_band_that_is_not_transparency_is_refused_where_it_would_be_lef
     with pytest.raises(DataError, match=problem):
         decoded(path, channels=4)
     Image.fromarray(bands).save(path)
+    np.testing.assert_array_equal(decoded(path, channels=4), bands.transpose(2, 0, 1))
+    write_tiff(path, np.dstack([bands, bands[..., 0]]), photometric=2)
     np.testing.assert_array_equal(decoded(path, channels=4), bands.transpose(2, 0, 1))
 
 

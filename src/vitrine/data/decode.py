@@ -130,13 +130,13 @@ class Decoder(Dataset[Tensor | str]):
 
         Raises:
             ValueError: pixels are signed, or of 32 bits, of no known range; colours are of 16, and levels not all; or
-                there are 4 channels, and Pillow leaves a band out.
+                there are 4 channels, and Pillow leaves the fourth band out.
         """
         wide = image.mode.startswith("I;16") or (image.mode == "I" and image.format in SIXTEEN_BITS)
         if not wide and self.levels != LEVELS and _is_of_16_bits(image):
             raise ValueError("its colours are of 16 bits, of which Pillow reads 8; data.levels is for grey pictures")
         tags = getattr(image, "tag_v2", {})  # of a TIFF
-        if self.channels == 4 and (bands := tags.get(BANDS, 1)) > (read := len(image.getbands())):
+        if self.channels == 4 and min(bands := tags.get(BANDS, 1), 4) > (read := len(image.getbands())):
             raise ValueError(f"of its {bands} bands, Pillow reads {read}: a fourth one must be marked as transparency")
         image = _upright(image)
         if wide:  # Pillow would clip 16-bit values at 255
