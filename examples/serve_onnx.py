@@ -27,8 +27,11 @@ SLOTS = BoundedSemaphore(2)  # pictures that are decoded and classified at a tim
 def prepared(content: bytes) -> np.ndarray:
     """Return a picture as the model's training had it, (C, H, W) uint8: upright, of 8 bits, and of its size."""
     file = Image.open(io.BytesIO(content), formats=FORMATS)
-    if ";16" in str(file.tile) and not file.mode.startswith("I") and FACTS["levels"] != "[0, 65535]":
+    has_16_bits = file.format in ("PNG", "PPM", "TIFF") and ";16" in str(file.tile)
+    if has_16_bits and not file.mode.startswith("I") and FACTS["levels"] != "[0, 65535]":
         raise ValueError("its colours are of 16 bits, of which Pillow reads 8; the levels are of grey pictures")
+    if CHANNELS == 4 and min(getattr(file, "tag_v2", {}).get(277, 1), 4) > len(file.getbands()):  # bands of a TIFF
+        raise ValueError("its fourth band is not marked as transparency, and Pillow leaves it out")
     picture = ImageOps.exif_transpose(file)
     if file.mode == "F" or (file.mode == "I" and file.format not in ("PNG", "PPM")):
         raise ValueError("its pixels are of 32 bits, whose range is not known")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.pictures import colours_of_16_bits, write_test_images
+from helpers.pictures import bitmap_of_16_bits, colours_of_16_bits, write_test_images
 from helpers.running import ROOT, descendants, wait_until_gone
 from PIL import Image
 
@@ -205,6 +205,11 @@ def test_the_onnx_program_prepares_pictures_as_training_did(settings, shape, tmp
     if "levels" in settings:
         with pytest.raises(ValueError, match="its colours are of 16 bits, of which Pillow reads 8"):
             program["prepared"](colours_of_16_bits())
+        program["prepared"](bitmap_of_16_bits())
+    program["CHANNELS"], unmarked = 4, io.BytesIO()
+    Image.new("RGBX", (8, 8)).save(unmarked, "TIFF")
+    with pytest.raises(ValueError, match="its fourth band is not marked as transparency"):
+        program["prepared"](unmarked.getvalue())
     found = program["answer"](np.array([0.25, 0.75, 0.5, *[0.0] * 7]))
     several = "multi_label" in settings
     assert found == ({"labels": {"1": 0.75, "2": 0.5}} if several else {"class": "1", "probability": 0.75})

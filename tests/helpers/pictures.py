@@ -1,4 +1,4 @@
-"""Pictures to be classified from files: those of a run's test images, and one that Pillow cannot write."""
+"""Pictures to be classified from files: those of a run's test images, and two that Pillow cannot write."""
 
 import struct
 import zlib
@@ -36,6 +36,13 @@ def colours_of_16_bits() -> bytes:
     for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
         content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return content
+
+
+def bitmap_of_16_bits() -> bytes:
+    """Return a BMP file, 8 x 8 black pixels of 16 bits for all three channels together; Pillow cannot write one."""
+    pixels, masks = bytes(128), struct.pack("<III", 0xF800, 0x7E0, 0x1F)
+    head = struct.pack("<IiiHHIIiiII", 40, 8, 8, 1, 16, 3, len(pixels), 0, 0, 0, 0) + masks
+    return b"BM" + struct.pack("<IHHI", 14 + len(head) + len(pixels), 0, 0, 14 + len(head)) + head + pixels
 
 
 def stored_probabilities(run: LoadedRun) -> np.ndarray:
