@@ -147,16 +147,43 @@ HALVES = ["left", "right"] * 20
 
 
 def test_a_class_of_a_further_target_without_a_training_image_is_refused(load_table):
-    load = load_table(side=HALVES, disease=["ill"] * 2 + ["well"] * 38)
-    given = ["data.targets=[side,disease]", "data.group=patient", "data.folds=4"]
-    refused = []
+    given = ["data.targets=[side,disease]", "data.group=patient"]
+    for ill, seed, split in ((2, 2, ["data.val_fraction=0.5"]), (4, 3, ["data.folds=2", "data.fold=0"])):
+        load = load_table(side=HALVES, disease=["ill"] * ill + ["well"] * (40 - ill))
+        load(*given, *split, "data.val_seed=0")
+        problem = rf"^the validation split takes every image of ill \({ill} in train\) of target disease; another data"
+        with pytest.raises(DataError, match=rf"{problem}.val_seed may leave some to train on$"):
+            load(*given, *split, f"data.val_seed={seed}")
+
+
+MULTI_LABEL = ["data.multi_label=true", "loss=binary_cross_entropy"]
+OF_P = {  # each image with c has a rarer label, so that the stratified split does not see c
+    "label": ["c|d"] * 3 + ["c|e"] * 3 + ["d", "d", "e", "e"] + ["a"] * 30,
+    "patient": ["P"] * 6 + [f"P{row // 2}" for row in range(34)],
+}
+TARGETS = ["data.targets=[side,disease]"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "names"),
+    [
+        (OF_P, [*MULTI_LABEL, "data.group=patient"], "c (6 in train), all in one group"),
+        (
+            {"side": HALVES, "disease": ["ill"] * 2 + ["well"] * 38},
+            [*TARGETS, "data.group=patient"],
+            "ill (2 in train) of target disease, all in one group",
+        ),
+        ({"side": HALVES, "disease": ["ill"] + ["well"] * 39}, TARGETS, "ill (1 in train) of target disease"),
+    ],
+)
+def test_a_fold_of_all_training_images_of_a_class_that_no_seed_divides_is_reported(
+    load_table, capsys, columns, given, names
+):
+    load = load_table(**columns)
     for fold in range(4):
-        try:
-            load(*given, f"data.fold={fold}")
-        except DataError as error:
-            refused.append(str(error))
-    problem = "the validation split takes every image of ill (2 in train) of target disease"
-    assert refused == [f"{problem}; another data.val_seed may leave some to train on"]
+        load(*given, "data.folds=4", f"data.fold={fold}")
+    warning = f"vitrine: warning: this fold validates every image of {names}, and trains on none of it\n"
+    assert capsys.readouterr().err.count(warning) == 1
 
 
 def test_classes_of_further_targets_without_a_validation_or_test_image_are_reported(load_table, capsys):
@@ -166,15 +193,6 @@ def test_classes_of_further_targets_without_a_validation_or_test_image_are_repor
     assert "there is no validation image of land (2 in train) of target place: metrics say nothing of it\n" in found
     assert "there is no test image of land (2 in train) of target place: metrics say nothing of it\n" in found
     assert " left" not in found
-
-
-def test_a_label_without_a_training_image_is_refused(load_table):
-    """Each image with c has a rarer label, so that the stratified split does not see c."""
-    labels = ["c|d"] * 3 + ["c|e"] * 3 + ["d", "d", "e", "e"] + ["a"] * 30
-    load = load_table(label=labels, patient=["P"] * 6 + [f"P{row // 2}" for row in range(34)])
-    given = ["data.multi_label=true", "loss=binary_cross_entropy", "data.group=patient", "data.folds=4"]
-    with pytest.raises(DataError, match=r"^the validation split takes every image of c \(6 in train\); another data"):
-        _ = [load(*given, f"data.fold={fold}") for fold in range(4)]
 
 
 def test_a_monitor_that_validation_images_do_not_define_is_refused_with_the_way_out(load_table, capsys):

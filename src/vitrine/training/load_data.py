@@ -100,13 +100,18 @@ def check_classes(config: TrainConfig, data: ImageDataModule) -> None:
     """Report classes without a validation or test image.
 
     Raises:
-        DataError: the validation split takes all images of a class; or it lacks one, and what is monitored is a mean
-            over classes, or not defined without it.
+        DataError: the validation split takes all images of a class, but no fold of a class that is in one group, which
+            is reported; or it lacks one, and what is monitored is a mean over classes, or not defined without it.
     """
     if data.train_val_split is not None and config.data.hold_out:  # of one label per picture, drawing it refuses this
-        for names in filter(None, _without_images(data, data.dataset.train[data.train_val_split.train])):
+        train = data.dataset.train[data.train_val_split.train]
+        least = 1 if config.data.folds is None else 2  # each group is in one fold, whatever data.val_seed
+        for names in filter(None, _without_images(data, train, least)):
             problem = f"the validation split takes every image of {names}"
             raise DataError(f"{problem}; another data.val_seed may leave some to train on")
+        for names in filter(None, _without_images(data, train)):
+            of = "" if config.data.group is None else ", all in one group"
+            report(f"warning: this fold validates every image of {names}{of}, and trains on none of it")
     names, *others = _without_images(data, data.val)
     hint = _more_classes(config, data) if names else ""
     problem = f"there is no validation image of {names}" if names else "all validation images have the same labels"
@@ -142,24 +147,36 @@ def _more_classes(config: TrainConfig, data: ImageDataModule) -> str:
     if config.data.group is None:
         rarest = int(known[known > 0].min())
         return f"; data.val_fraction={math.ceil(100 / rarest) / 100:g} or data.folds={rarest} gives each class some"
-    groups, labels = data.dataset.groups["train"], data.dataset.train.first_labels
-    for index in ((known > 0) & (own == 0)).nonzero().flatten().tolist():
-        of_class = labels == index if labels.dim() == 1 else labels[:, index]
-        if len({groups[row] for row in of_class.nonzero().flatten().tolist()}) == 1:
-            return ""
+    if any(_groups_of(data, 0, index) == 1 for index in ((known > 0) & (own == 0)).nonzero().flatten().tolist()):
+        return ""
+    groups = data.dataset.groups["train"]
     count = len({groups[row] for row in data.train_val_split.val.tolist()})
     of = f"{count} of {plural(len(set(groups)), 'group')} now"
     return f"; a larger data.val_fraction ({of}) or another data.val_seed may give each class some"
 
 
-def _without_images(data: ImageDataModule, split: Split) -> list[str]:
-    """Return, for each target, the classes of the training images that a split lacks, with the number of these."""
+def _groups_of(data: ImageDataModule, target: int, index: int) -> int:
+    """Return the number of groups that training images of a class of a target are in; without groups, of images."""
+    labels = data.dataset.train.labels[:, target] if target else data.dataset.train.first_labels
+    rows = (labels == index if labels.dim() == 1 else labels[:, index]).nonzero().flatten().tolist()
+    groups = data.dataset.groups.get("train")
+    return len(rows) if groups is None else len({groups[row] for row in rows})
+
+
+def _without_images(data: ImageDataModule, split: Split, least: int = 1) -> list[str]:
+    """Return, for each target, the classes of the training images that a split lacks, with the number of these.
+
+    With ``least`` = 2, only those in several groups.
+    """
     found = []
     for number, (target, classes) in enumerate((data.dataset.targets or {"": data.dataset.classes}).items()):
         known, own = (images.per_class(len(classes), number).tolist() for images in (data.dataset.train, split))
-        triples = zip(classes, known, own, strict=True)
-        lost = [f"{name} ({count} in train)" for name, count, left in triples if count and not left]
-        found.append(f"{listed(lost, MAX_LISTED)}{f' of target {target}' if lost and number else ''}")
+        triples = enumerate(zip(known, own, strict=True))
+        lost = [index for index, (count, left) in triples if count and not left]
+        if least > 1:
+            lost = [index for index in lost if _groups_of(data, number, index) >= least]
+        names = [f"{classes[index]} ({known[index]} in train)" for index in lost]
+        found.append(f"{listed(names, MAX_LISTED)}{f' of target {target}' if lost and number else ''}")
     return found
 
 
