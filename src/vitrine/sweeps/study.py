@@ -44,7 +44,8 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
 
     Raises:
         RunError: the study is missing or damaged, or cannot be locked; or its journal is none of Optuna's, which is
-            left as it is, a link, or larger than ``MAX_JOURNAL``.
+            left as it is, a link, or larger than ``MAX_JOURNAL``; or the study was begun by a version that took
+            the worst value of a metric for the best.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
@@ -58,9 +59,15 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
         if metrics is None:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
         directions = [Direction.MINIMIZE if lower_is_better(metric) else Direction.MAXIMIZE for metric in metrics]
-        return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
+        study = optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
     except _DAMAGED as error:
         raise unreadable(path, error) from None
+    for metric, wanted, found in zip(metrics, directions, study.directions, strict=False):
+        if wanted != found:
+            better = "lower" if wanted == Direction.MINIMIZE else "higher"
+            problem = f"the search was begun to {found.name.lower()} {metric}, of which {better} is better"
+            raise RunError(f"{folder}: {problem}; rerun=true starts over in a new folder")
+    return study
 
 
 def user_attrs(folder: Path) -> dict[str, Any]:
