@@ -507,6 +507,11 @@ class Sharpened(Attention):
         return self.temperature * q, k, None
 
 
+class Normed(Attention):
+    def __init__(self, dim, heads):
+        super().__init__(dim, heads, qkv_bias=False, qk_norm=nn.LayerNorm)
+
+
 class Embed(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -547,6 +552,10 @@ def test_weights_of_the_hub_are_taken_by_an_attention_of_the_users(from_hub, tmp
     assert changes == []
     with pytest.raises(ConfigError, match="computes something else"):
         from_hub(published(act_layer="quick_gelu"), **own)
+    normed = published(qk_norm=True, qkv_bias=False)
+    assert from_hub(normed, attention="lab_of_starts.parts.Normed")[1] == []
+    with pytest.raises(RunError, match=r"qkv.bias is missing; .*q_norm.weight is not in the model"):
+        from_hub(normed, **own)
 
 
 @pytest.mark.whole

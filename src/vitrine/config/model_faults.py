@@ -173,7 +173,7 @@ def _new_parts_have_others_beside_them(config: ViTConfig, fault: AddFault, prefi
 
 def _own_parts_are_given_what_is_set(config: ViTConfig, fault: AddFault, prefix: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for key, names in _NOT_PASSED.items():
+    for key, names in NOT_PASSED.items():
         for name in names if is_dotted(own := getattr(config, key)) else ():
             if getattr(config, name) != defaults[name]:
                 problem = f"is not passed to {prefix}{key}={own}; make it an option of that part"
@@ -205,7 +205,7 @@ _COMBINATIONS: tuple[tuple[tuple[str, ...], Callable[[ViTConfig, AddFault, str],
 )
 
 # Keys that the built-in parts of a key take, and user-defined parts do not.
-_NOT_PASSED = {
+NOT_PASSED = {
     "attention": ("attention_dropout", "projection_dropout", "qkv_bias", "qk_norm", "out_projection"),
     "mlp": ("mlp_dropout", "mlp_hidden_dropout"),
 }

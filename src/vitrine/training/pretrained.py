@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from vitrine.config import ViTConfig, vit_faults
 from vitrine.config.keys import keys_where
 from vitrine.config.model import INTERPOLATED, NEW_PARTS, POSITIONS, vit_config_from, weights_file
+from vitrine.config.model_faults import NOT_PASSED
 from vitrine.config.parts import is_dotted, names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.size import format_size
@@ -207,6 +208,8 @@ def _by_target(classes: Mapping[str, list[str] | None]) -> list[tuple[str, list[
 def _differences(facts: Mapping[str, Any], config: ViTConfig) -> list[Fault]:
     """Return a fault for each field of ``config`` that differs from the model of the weights, given by ``facts``."""
     found, new = [], keys_of(config.pretrained_new)
+    if is_dotted(config.attention):  # which is compared by the names and shapes of its weights alone
+        new |= set(NOT_PASSED["attention"])
     for key, theirs in ((key, theirs) for key, theirs in facts.items() if key not in new):
         ours, several = getattr(config, key), isinstance(theirs, tuple)
         if isinstance(ours, float) and isinstance(theirs, float) and key != "layer_scale":
@@ -232,7 +235,7 @@ def _check_against_timm(timm: Any, weights: dict[str, Tensor], facts: Mapping[st
     plain = ViTConfig(own.image_size, own.patch_size, own.in_channels, own.num_classes)
     others = keys_of(config.pretrained_new)
     if is_dotted(config.attention):  # which takes the weights, to compute something else with them
-        others |= {"attention", "attention_options"}
+        others |= {"attention", "attention_options", *NOT_PASSED["attention"]}
     for key in others:
         theirs = facts.get(key, getattr(plain, key))
         own = replace(own, **{key: theirs[0] if isinstance(theirs, tuple) else theirs})
