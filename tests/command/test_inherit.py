@@ -101,6 +101,22 @@ def test_a_group_takes_its_file_as_hydra_would(run):
     assert not [key for key in changed if key.startswith("augment.")], "a file that nobody asked for changes nothing"
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "changed"),
+    [
+        (["finetune=linear_probe"], ["optimizer=sgd"], {"finetune.head_lr": 0.1, "optimizer.lr": 0.1}),
+        (["finetune=linear_probe", "finetune.head_lr=0.3"], ["optimizer=sgd"], {"optimizer.lr": 0.1}),
+        (["optimizer=lion"], ["model.dim=100"], {"optimizer.lr": 0.002 / 100}),
+    ],
+)
+def test_learning_rates_follow_the_choices_of_the_run(run, own, other, changed):
+    start = ["model=vit_nano", "model.pretrained=vit_tiny_patch16_224"]
+    run.write_config(to_plain(compose([*start, *own])))
+    assert changes(run) == {}
+    found = changes(run, *other)
+    assert {key: value for key, value in found.items() if key.endswith("lr")} == changed
+
+
 def test_a_recipe_takes_what_it_names(run):
     changed = changes(run, "experiment=mnist/quick")
     assert changed["trainer.max_epochs"] == 3

@@ -46,7 +46,9 @@ def inherited_base(
     """
     assert isinstance(loader, ConfigLoaderImpl)
     chosen = [choice for choice in choices if not choice.startswith("hydra")]
-    config = deepcopy(from_files("train", [choice for choice in chosen if choice.startswith("~")])[0])
+    of_run = _of_a_run(values)
+    removed = [choice for choice in chosen if choice.startswith("~")]
+    config = deepcopy(from_files("train", [*removed, *_rates_of(of_run, chosen)])[0])
     before, after = (loader.compute_defaults_list(name, overrides, RunMode.RUN) for overrides in ([], chosen))
     repository = CachingConfigRepository(loader.repository)
     # A file counts if its group was chosen, or if a chosen file asks for it, as recipes do; not if it is always there.
@@ -61,16 +63,27 @@ def inherited_base(
         if _group(entry) in groups or (entry not in before.defaults and entry.config_path not in standard)
     ]
     changed = loader._compose_config_from_defaults_list(files, repository)
-    kept = without_replaced(_of_a_run(values), [*_parts_in(changed), *parts])
-    if dropped := _of_other_choices(kept, changed, files, parts, loader):
+    kept = without_replaced(of_run, [*_parts_in(changed), *parts])
+    dropped = _of_other_choices(kept, changed, files, parts, loader)
+    rest = _without(kept, dropped)
+    if "optimizer" in dropped:  # finetune.head_lr is computed from its name
+        rest["optimizer"] = {key: value for key, value in of_run.get("optimizer", {}).items() if key == "name"}
+    _restore(config, rest)
+    if dropped:
         plain: Any = OmegaConf.to_container(from_files("train", chosen)[0])
         for key in dropped:
             if not is_option(key):
                 OmegaConf.update(config, key, reduce(getitem, key.split("."), plain))
-    _restore(config, _without(kept, dropped))
     with open_dict(config):  # options of parts have keys that the schema lacks
         config.merge_with(changed)
     return config
+
+
+def _rates_of(values: Mapping[str, Any], chosen: Sequence[str]) -> list[str]:
+    """Return the choices of a run whose files compute learning rates, of groups of which nothing is ``chosen``."""
+    taken = {choice.lstrip("~+").partition("=")[0] for choice in chosen}
+    names = {group: (values.get(group) or {}).get("name") for group in ("optimizer", "finetune") if group not in taken}
+    return [f"{group}={name}" for group, name in names.items() if name in sources().choices(group)]
 
 
 def _parts_in(config: DictConfig) -> list[str]:
