@@ -1,12 +1,14 @@
 """The value of a selected configuration beyond its luck, in simulated sweeps and worked examples."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vitrine.compare.best_run import luck_sentence, runs_by_configuration, validation_warning
+from vitrine.compare.best_run import latest_by_configuration, luck_sentence, validation_warning
 from vitrine.compare.comparison import compare
+from vitrine.compare.folds import repetition_of
 from vitrine.compare.load import load_results
 from vitrine.compare.selection import (
     corrected_for_selection,
@@ -120,17 +122,36 @@ def test_the_command_for_fresh_seeds_is_allowed_to_import_own_parts(tmp_path, wr
     assert compared.startswith("to measure my_lab.fourier.Fourier on fresh seeds: ")
     found = find_runs([tmp_path])
     runs = best_runs(found, "val/acc", len(found.entries))
-    (luck,) = luck_sentence(runs_by_configuration(runs, "val/acc"), runs[0], "val/acc", found.entries).splitlines()[1:]
+    (luck,) = luck_sentence(latest_by_configuration(runs, "val/acc"), runs[0], "val/acc", found.entries).splitlines()[
+        1:
+    ]
     assert compared.endswith(f"{allowed}seed=5,6,7")
     assert luck.endswith(f"{allowed}seed=5,6,7")
 
 
 def test_the_filters_that_the_best_run_is_given_are_spelled_as_filters(tmp_path):
-    entries = [
-        RunEntry(tmp_path, {"validation": folds}, {"val/acc": 0.9}, lambda folds=folds: f'{{"data.folds": {folds}}}')
-        for folds in ("null", "3")
-    ]
-    without, _ = entries
-    found = RunList(entries, [])
-    assert validation_warning(found, without, "val/acc").endswith("give filters, such as data.folds=null")
-    assert found.where("data.folds", "null").entries == [without]
+    without, three = (entry(tmp_path, {"validation": folds}, {"data.folds": folds}) for folds in (None, 3))
+    assert validation_warning([without, three], without).endswith(": give filters, such as data.folds=null")
+    assert RunList([without, three], []).where("data.folds", "null").entries == [without]
+    other = entry(tmp_path, {"validation": "x"}, {"data.folds": None})
+    assert validation_warning([without, other], without).endswith("so it need not be better than they are")
+
+
+def test_runs_of_another_source_of_an_own_part_are_another_configuration(tmp_path):
+    config = {"seed": 0, "model.position": "lab.pos.P"}
+    parts = [{"lab.pos.P": letter * 64} for letter in "aab"]
+    runs = [entry(tmp_path / str(i), {"started": str(i), "parts": one}, config) for i, one in enumerate(parts)]
+    assert latest_by_configuration(runs, "val/acc") == [[runs[1]], [runs[2]]]
+
+
+@pytest.mark.parametrize("config", [{"seed": [1]}, {"data.fold": 0, "data.folds": 3, "data.val_seed": [1]}])
+def test_a_seed_of_a_received_run_that_is_no_number_repeats_nothing(tmp_path, config):
+    assert repetition_of(config, "name") == "name"
+    runs = [entry(tmp_path / str(seed), {}, {"seed": seed}) for seed in ([1], 0)]
+    assert latest_by_configuration(runs, "val/acc") == [runs]
+    assert hash(repetition_of({"data.fold": 0, "data.folds": 3, "seed": [1]}, "name"))
+
+
+def entry(path, facts, config):
+    """A run in a list, without its folder."""
+    return RunEntry(path, facts, {"val/acc": 0.9}, lambda: json.dumps(config))

@@ -163,21 +163,20 @@ def diff(options: argparse.Namespace) -> None:
 
 def show_best(options: argparse.Namespace) -> None:
     """Show the best run and its metrics, test metrics included."""
-    from vitrine.compare.best_run import latest_runs, luck_sentence, runs_by_configuration, validation_warning
+    from vitrine.compare.best_run import latest_by_configuration, luck_sentence, validation_warning
 
     found = select(options)
     every = best_runs(found, options.by, len(found.entries))
-    runs = latest_runs(every)
     metric = found.column(options.by)
-    configurations = runs_by_configuration(runs, metric)
-    tied = [run for run in runs if run.metrics[metric] == runs[0].metrics[metric]]
-    run = next(run for members in configurations for run in members if run in tied)
+    configurations = latest_by_configuration(every, metric)
+    runs = [run for members in configurations for run in members]
+    (run,) = best_runs(RunList(runs, []), metric)
     print_section("", [["run", str(run.path)], ["varies", run.facts.get("varies") or ""], *metric_rows(run.metrics)])
     finished = plural(sum(bool(run.metrics) for run in found.entries), "finished run")
     repeated = len(every) - len(runs)
     left_out = f"; {repeated} left out, since the same configuration and seed ran again later" if repeated else ""
     print(printable(f"selected by {metric} among {finished}{left_out}"))
-    if warning := validation_warning(found, run, metric):
+    if warning := validation_warning(runs, run):
         print(printable(warning))
         return
     if luck := luck_sentence(configurations, run, metric, found.entries):

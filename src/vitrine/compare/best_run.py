@@ -1,59 +1,52 @@
 """The best of single runs: of which configuration it is, whether it is comparable, and what it owes to luck."""
 
-import math
+import json
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Hashable, Sequence
 from statistics import fmean
 from typing import Any
 
-from vitrine.compare.folds import Fold
+from vitrine.compare.folds import repetition_of
 from vitrine.compare.selection import corrected_single_run, fresh_seeds_command, luck_of
-from vitrine.compare.table import configuration_key, distinguishes
+from vitrine.compare.table import configuration_key, distinguishes, part_sources
 from vitrine.config.metrics import lower_is_better
 from vitrine.runs.record import RunRecord
-from vitrine.runs.registry import RunEntry, RunList
+from vitrine.runs.registry import RunEntry
 from vitrine.text import as_override, plural
 
 
-def latest_runs(runs: Sequence[RunEntry]) -> list[RunEntry]:
-    """Return ``runs`` without those of which the same configuration and seed, or fold, ran again later."""
-    latest: dict[tuple[str, Any], Path] = {}
+def latest_by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
+    """Return the runs of each configuration, without those whose seed, or fold, ran again later.
+
+    First the configurations with the most runs, and of these those with the best mean; in each, the best run first. The
+    source of the user's own parts belongs to a configuration.
+    """
+    latest: dict[str, dict[Hashable, RunEntry]] = {}
     for run in sorted(runs, key=lambda run: str(run.facts.get("started"))):
-        repetition = Fold.of(run.config) or run.config.get("seed", run.path)
-        latest[_configuration(run), repetition] = run.path
-    kept = {*latest.values()}
-    return [run for run in runs if run.path in kept]
-
-
-def runs_by_configuration(runs: Sequence[RunEntry], metric: str) -> list[list[RunEntry]]:
-    """Return the runs of each configuration; first those with the most runs, and of these those with the best mean."""
-    configurations: dict[str, list[RunEntry]] = {}
-    for run in runs:
-        configurations.setdefault(_configuration(run), []).append(run)
+        latest.setdefault(_configuration(run), {})[repetition_of(run.config, run.path)] = run
     sign = 1 if lower_is_better(metric) else -1
+    configurations = [sorted(some.values(), key=lambda run: sign * run.metrics[metric]) for some in latest.values()]
     return sorted(
-        configurations.values(),
+        configurations,
         key=lambda members: (-len(members), sign * fmean(run.metrics[metric] for run in members)),
     )
 
 
-def validation_warning(found: RunList, best: RunEntry, metric: str) -> str:
-    """Return a warning if other runs were validated on other images, so that the best need not be better; else ""."""
+def validation_warning(runs: Sequence[RunEntry], best: RunEntry) -> str:
+    """Return a warning if others of ``runs`` were validated on other images, so that the best need not be better."""
 
     def images(run: RunEntry) -> tuple[Any, ...]:
         data = str(run.config.get("data.name", ""))
         return run.facts.get("validation"), data, distinguishes("data.root", data) and run.config.get("data.root")
 
-    runs = [run for run in found.entries if math.isfinite(run.metrics.get(metric, math.nan))]
     unlike = [run for run in runs if images(run) != images(best)]
     if not unlike:
         return ""
     keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
     key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
-    hint = f", such as {shlex.quote(f'{key}={as_override(best.config[key])}')}" if key else ""
+    hint = f": give filters, such as {shlex.quote(f'{key}={as_override(best.config[key])}')}" if key else ""
     others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
-    return f"{others}, so it need not be better than they are: give filters{hint}"
+    return f"{others}, so it need not be better than they are{hint}"
 
 
 def luck_sentence(
@@ -71,12 +64,14 @@ def luck_sentence(
     value = float(best.metrics[metric])
     corrected = corrected_single_run(groups, value)
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
-    known = {run.config.get("seed", 0) for runs in configurations if best in runs for run in runs}
-    seeds = [seed for seed in known if isinstance(seed, int)]
+    known = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
+    seeds = {seed for seed in known if isinstance(seed, int)}
     used = [run.config.get("seed") for run in entries]
-    command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, seeds, used)
+    command = fresh_seeds_command(best.path, RunRecord.open(best.path).facts, sorted(seeds), used)
     return f"its {metric} {part}; on fresh seeds:\n  {command}"
 
 
 def _configuration(run: RunEntry) -> str:
-    return configuration_key(run.config, str(run.config.get("data.name", "")))
+    data = str(run.config.get("data.name", ""))
+    sources = part_sources(run.config, data, run.facts)
+    return configuration_key(run.config, data) + json.dumps(sources, sort_keys=True)

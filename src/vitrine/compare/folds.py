@@ -1,6 +1,6 @@
 """Folds of cross-validation as repetitions: what sets them apart from seeds is that they share training images."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,16 +18,17 @@ class Fold:
 
     number: int
     count: int
-    split: Any
-    seed: Any = None
+    split: int
+    seed: int | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Fold | None":
         """Return the fold of a run's flat configuration; ``None`` without cross-validation."""
         number, count = config.get("data.fold"), config.get("data.folds")
-        if not isinstance(number, int) or not isinstance(count, int) or count < 2:
+        split, seed = config.get("data.val_seed", 0), config.get("seed")
+        if not (isinstance(number, int) and isinstance(count, int) and isinstance(split, int)) or count < 2:
             return None
-        return cls(number, count, config.get("data.val_seed", 0), config.get("seed"))
+        return cls(number, count, split, seed if isinstance(seed, int) else None)
 
     @property
     def of_all_seeds(self) -> "Fold":
@@ -43,6 +44,15 @@ class Fold:
         1 / n in the variance of a mean of n results; Bouckaert and Frank (2004) do so for repeated cross-validation.
         """
         return 1 / (self.count - 1)
+
+
+def repetition_of(config: Mapping[str, Any], name: Hashable) -> Hashable:
+    """Return what sets a run apart from others of its configuration: its seed, or its fold with the seed.
+
+    It is ``name``, the run's, where the flat configuration has neither.
+    """
+    seed = config.get("seed")
+    return Fold.of(config) or (seed if isinstance(seed, int) else name)
 
 
 def overlap_of(repetitions: Mapping[Any, Any]) -> float:

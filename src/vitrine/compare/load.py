@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.folds import Fold
+from vitrine.compare.folds import repetition_of
 from vitrine.config.sweep import one_spelling
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
@@ -70,7 +70,7 @@ class RunResult:
     @property
     def repetition(self) -> Hashable:
         """What sets the run apart from others of its configuration: its seed, or its fold with the seed."""
-        return Fold.of(self.config) or self.seed
+        return repetition_of(self.config, self.name)
 
     @property
     def data(self) -> str:

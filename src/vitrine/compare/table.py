@@ -207,7 +207,7 @@ def label_of(values: Mapping[str, str]) -> str:
 def tabulate(runs: Sequence[RunResult]) -> Table:
     """Group finished runs by configuration, in their order."""
     known = {key for run in runs for key in run.config if distinguishes(key, run.data)}
-    known |= {key for run in runs for key in _part_sources(run)}
+    known |= {key for run in runs for key in part_sources(run.config, run.data, run.facts)}
     if all(isinstance(run.repetition, Fold) for run in runs):
         known -= {"data.val_seed"}  # another division into folds repeats the cross-validation
     values = {run.name: {key: _value(run, key) for key in known} for run in runs}
@@ -254,18 +254,18 @@ def configuration_key(config: Mapping[str, Any], data: str) -> str:
     return json.dumps(known, sort_keys=True, default=str)
 
 
-def _part_sources(run: RunResult) -> dict[str, str]:
-    """Hashes of the source of the user's parts that affect the result, by ``source of NAME``."""
-    sources = run.facts.get("parts")
+def part_sources(config: Mapping[str, Any], data: str, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return hashes of the source of a run's own parts that affect its result, by ``source of NAME``."""
+    sources = facts.get("parts")
     if not isinstance(sources, dict):
         return {}
-    named = _names(run)
+    named = _names(config, data)
     return {f"{SOURCE}{name}": str(source)[:8] for name, source in sources.items() if name in named}
 
 
-def _names(run: RunResult) -> set[str]:
-    """Each value that distinguishes a run's configuration, those in lists included; the user's parts are among them."""
-    values = [value for key, value in run.config.items() if distinguishes(key, run.data)]
+def _names(config: Mapping[str, Any], data: str) -> set[str]:
+    """Each value that distinguishes a configuration, those in lists included; the user's parts are among them."""
+    values = [value for key, value in config.items() if distinguishes(key, data)]
     return {str(name) for value in values for name in (value if isinstance(value, list) else [value])}
 
 
@@ -283,8 +283,8 @@ def _lacks_part_of(run: RunResult, key: str) -> bool:
 def _value(run: RunResult, key: str) -> str:
     """A run's value as users type it; ``null`` for a key of a section that is off, ``-`` for one of an absent part."""
     if key.startswith(SOURCE):
-        absent = UNKNOWN if key.removeprefix(SOURCE) in _names(run) else ABSENT
-        return _part_sources(run).get(key, absent)
+        absent = UNKNOWN if key.removeprefix(SOURCE) in _names(run.config, run.data) else ABSENT
+        return part_sources(run.config, run.data, run.facts).get(key, absent)
     if not distinguishes(key, run.data):  # such as the folder of MNIST, beside runs on image folders
         return UNKNOWN
     if key in run.config:

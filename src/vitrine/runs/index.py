@@ -24,7 +24,7 @@ from vitrine.runs.flatten import flatten
 from vitrine.runs.record import RunRecord
 
 INDEX = ".runs.sqlite"
-VERSION = 4
+VERSION = 5
 TABLE = "CREATE TABLE runs (name TEXT PRIMARY KEY, signature TEXT, brief TEXT, config TEXT)"
 FEW = 0.001  # share of changed runs: reading so many again takes a tenth of the time of replacing a large index
 SOURCES = ("run.json", "config.yaml", "metrics.json")  # files that the index is built from
@@ -33,7 +33,7 @@ STORED = (
     *("started", "ended", "user", "group", "varies", "like", "tags", "error", "host", "device", "processes"),
     *("precision", "parameters", "flops_per_image", "epochs", "validation"),
 )
-KEPT = (*STORED, "code", "pid", "process", "wandb_id")  # facts in the index, in addition to the status
+KEPT = (*STORED, "code", "parts", "pid", "process", "wandb_id")  # facts in the index, in addition to the status
 
 Signature = tuple[int, ...]
 
