@@ -365,6 +365,15 @@ def test_a_trial_of_which_a_run_failed_is_not_the_best_in_a_list_of_sweeps_eithe
     assert "best" not in capsys.readouterr().out
 
 
+def test_a_list_of_sweeps_ranks_finished_trials_that_sweep_json_has_as_unfinished(tmp_path):
+    """As an interrupted command leaves it, whose jobs go on."""
+    one = run(search(tmp_path, *RANDOM, "sweep.n_trials=2"))
+    best, path = summary(one).best, one.sweep.folder / "sweep.json"
+    path.write_text(path.read_text().replace('"state": "finished"', '"state": "unfinished"'))
+    assert SweepSummary.read(one.sweep.folder).best == best
+    assert best is not None
+
+
 @pytest.mark.whole
 def test_nsga2_takes_several_objectives(tmp_path):
     overrides = [

@@ -91,12 +91,12 @@ class SweepSummary:
                 raise RunError(f"{folder / 'sweep.json'}: metric {metric} is not {allowed}")
             decision = known.get("decision")
             said = None if decision is None else [str(text) for text in decision["findings"].values()]
-            of_search = _of_search(known["search"], folders) if known.get("search") else {}
+            results = [read_result(path) for path in folders]
+            of_search = _of_search(known["search"], folders, results) if known.get("search") else {}
         except KeyError as error:
             return cls(folder, [], [], [], [], [], problem=f"{folder / 'sweep.json'} has no {error}")
         except (RunError, TypeError, AttributeError) as error:
             return cls(folder, [], [], [], [], [], problem=str(error))
-        results = [read_result(path) for path in folders]
         complete = known.get("complete") is True
         to_come = 0 if complete else max(0, (known.get("planned") or 0) - len(results))
         time_left = _time_left(folders, results, to_come)
@@ -355,9 +355,10 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.1f}" if seconds else ""
 
 
-def _of_search(search: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
-    """What a search adds to the summary of its sweep, from its entry in sweep.json."""
-    ranked = {name for trial in search["trials"] if trial["state"] == "finished" for name in trial["folders"]}
+def _of_search(search: Mapping[str, Any], folders: Sequence[Path], results: Sequence[TrialResult]) -> dict[str, Any]:
+    """What a search adds to the summary of its sweep, from its entry in sweep.json; its states may be behind."""
+    ended = {folder.name for folder, result in zip(folders, results, strict=True) if result.status == "finished"}
+    ranked = {name for trial in search["trials"] if ended.issuperset(trial["folders"]) for name in trial["folders"]}
     front = search.get("pareto") or ()
     return {
         "unranked": frozenset(folder for folder in folders if folder.name not in ranked),

@@ -56,7 +56,7 @@ SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "trials": [{"folder": str, "varies": {ANY: str}}],
     "search": {
         "metrics": [str],
-        "trials": [{"state": str, "folders": [str]}],
+        "trials": [{"folders": [str]}],
         "pareto": [{"varies": {ANY: str}, "mean": NUMBER, "metrics": {ANY: NUMBER}, "count": range(10**8)}],
     },
 }
