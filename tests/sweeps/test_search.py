@@ -21,6 +21,7 @@ from optuna.trial import TrialState, create_trial
 
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
+from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.search_summary import best_trials, describe_search, print_search, rank_trials
 from vitrine.sweeps.study import SafeCmaEsSampler
 from vitrine.sweeps.summary import SweepSummary, print_trials
@@ -43,6 +44,12 @@ def summary(one):
     """The search as it is read from sweep.json."""
     one.sweep.write(one.sweep.results(), describe_search(one))
     return SweepSummary.read(one.sweep.folder)
+
+
+def last_line(one):
+    """The line below the live table of the search."""
+    with SweepProgress(one.sweep, one.sweep.results(), live=False, describe=lambda: describe_search(one)) as progress:
+        return str(progress._draw().renderables[-1])
 
 
 def process(folder, seconds, *overrides):
@@ -348,6 +355,7 @@ def test_several_metrics_have_a_front_of_best_trials(tmp_path, capsys):
     assert [each["command"] for each in facts["pareto"]] == [
         f"python train.py {_out(tmp_path)} depth={depth}" for depth in (4, 2, 1)
     ]
+    assert "best" not in last_line(one)
     read = summary(one)
     assert read.best is None
     print_trials(read)
@@ -359,6 +367,7 @@ def test_a_trial_of_which_a_run_failed_is_not_the_best_in_a_list_of_sweeps_eithe
     overrides = [*RANDOM, "sweep.n_trials=2", "sweep.repeats=2"]
     one = run(search(tmp_path, *overrides), lambda config: "out of memory" if config.seed else 0.9)
     assert best_trials(one, rank_trials(one)) == []
+    assert "best" not in last_line(one)
     assert summary(one).counts["finished"] == 2
     assert summary(one).best is None
     print_trials(summary(one))
@@ -369,9 +378,9 @@ def test_a_list_of_sweeps_ranks_finished_trials_that_sweep_json_has_as_unfinishe
     """As an interrupted command leaves it, whose jobs go on."""
     one = run(search(tmp_path, *RANDOM, "sweep.n_trials=2"))
     best, path = summary(one).best, one.sweep.folder / "sweep.json"
+    assert f"; best val/acc {best.mean:.4f}" in last_line(one)
     path.write_text(path.read_text().replace('"state": "finished"', '"state": "unfinished"'))
     assert SweepSummary.read(one.sweep.folder).best == best
-    assert best is not None
 
 
 @pytest.mark.whole

@@ -228,7 +228,9 @@ def plan_decision(points: Sequence[Point]) -> Sweep:
             raise RunError(f"{folder} holds another sweep; set another sweep.name, or hydra.sweep.dir, for this one")
         _check_announced(known["decision"], _plan_of(decision, Metric(command.sweep.metric)))
     varying = [*keys, "seed"]
-    return Sweep(folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name=own_name, decides=True)
+    return Sweep(
+        folder, [], common, varying, command.sweep.metric, decision.max_runs, own_name=own_name, ranks_runs=False
+    )
 
 
 def look_text(look: Look, metric: Metric) -> str:

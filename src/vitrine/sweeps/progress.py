@@ -57,6 +57,7 @@ class SweepProgress:
         self._describe, self._status = describe, status
         self._shown: list[str] = []  # of the status, as it was when a trial last ended
         self._written = 0  # trials in sweep.json
+        self._best: float | None = None  # mean of the best trial of a search by one metric
         self._changed = False  # whether a trial has started or ended in this session
         self._started: dict[int, float] = {}
         self._finished = 0  # in this session
@@ -136,7 +137,10 @@ class SweepProgress:
 
     def _write_trials(self) -> None:
         self._add_new_trials()
-        self.sweep.write(self.results, self._describe())
+        extra = self._describe()
+        best = extra.get("best")
+        self._best = best["mean"] if best and not extra["search"]["pareto"] else None
+        self.sweep.write(self.results, extra)
         self._written = len(self.results)
 
     def _add_new_trials(self) -> None:
@@ -173,8 +177,9 @@ class SweepProgress:
         done = sum(counts[status] for status in ENDED)
         line = [f"{done} of {total}"]
         line[0] += "".join(f", {counts[status]} {status}" for status in ("diverged", "failed") if counts[status])
-        if best := self.sweep.best(results):
-            line.append(f"best {metric} {format_metric(best.mean)}")
+        best = self.sweep.best(results)
+        if (mean := best.mean if best else self._best) is not None:
+            line.append(f"best {metric} {format_metric(mean)}")
         if left := self._time_left():
             line.append(f"{left} left")
         return Group(table, *map(Text, self._shown), ProgressBar(total, done, width=40), Text("; ".join(line)))

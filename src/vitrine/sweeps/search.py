@@ -353,7 +353,7 @@ def plan_search(point: Point) -> Sweep:
     check_owner(folder, identity)
     keys = [*point.space, *(["seed"] if settings.repeats > 1 else [])]
     planned = _count_trials(settings, point.space) * settings.repeats
-    return Sweep(folder, [], point.overrides, keys, settings.metrics[0], planned)
+    return Sweep(folder, [], point.overrides, keys, settings.metrics[0], planned, ranks_runs=False)
 
 
 def _count_trials(settings: SweepConfig, space: Space) -> int:

@@ -77,7 +77,8 @@ class Sweep:
         planned: largest number of trials of a search or a decision.
         combinations: number of combinations of values that the command asks for; some may be one trial.
         own_name: name of the folder without ``sweep.name``.
-        decides: whether it has verdicts (``sweep=decide``), and no best configuration: the clearest has few seeds.
+        ranks_runs: whether its finished runs say which configuration is best; not in a decision, which has verdicts,
+            nor in a search, which ranks its trials as wholes.
         sources: flags that choose the configuration files that it is composed from.
     """
 
@@ -89,7 +90,7 @@ class Sweep:
     planned: int = 0
     combinations: int = 0
     own_name: str = ""
-    decides: bool = False
+    ranks_runs: bool = True
     sources: list[str] = field(default_factory=lambda: sources().flags)
 
     @property
@@ -140,8 +141,8 @@ class Sweep:
         return [read_result(trial.folder) for trial in self.trials]
 
     def best(self, results: Sequence[TrialResult]) -> "BestConfiguration | None":
-        """The best configuration so far; ``results`` are of the first trials, in their order."""
-        if self.decides:
+        """The best configuration so far, if runs are ranked; ``results`` are of the first trials, in their order."""
+        if not self.ranks_runs:
             return None
         return best_configuration([trial.varies for trial in self.trials[: len(results)]], results, self.metric)
 
