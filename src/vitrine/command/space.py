@@ -23,11 +23,12 @@ from vitrine.command.spelling import spelled_value, spelled_values
 from vitrine.config.fields import faults
 from vitrine.config.keys import kind
 from vitrine.config.metrics import difference_problem
-from vitrine.config.sweep import DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
+from vitrine.config.sweep import DATA_KEYS, DECISION_KEYS, OBJECTIVES, SweepConfig, TrainCommand, facts_of, one_spelling
 from vitrine.errors import Fault
 from vitrine.text import listed, nearest
 
-VALIDATION_KEYS = ("data.fold", "data.folds", "data.val_fraction", "data.val_seed")  # values on other images
+# Keys and groups whose values are validated on other images.
+IMAGE_KEYS = ("data", *DATA_KEYS, "data.fold", "data.folds", "data.val_fraction", "data.val_seed")
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,8 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     if "seed" in space:
         problem = "cannot be searched; sweep.repeats=3 ranks each trial by the mean over three seeds"
         found.append(Fault("seed", "", problem))
-    problem = "chooses the validation images, and a search would find the easiest: give one value"
-    found += [Fault(key, "", problem) for key in VALIDATION_KEYS if key in space]
+    problem = "chooses the validation images, and a search would find the easiest: give one value in each search"
+    found += [Fault(key, "", problem) for key in IMAGE_KEYS if key in space]
     if sweep.sampler == "grid":
         continuous = [key for key, values in intervals.items() if not values.numbers]
         problem = "needs a step, or a list of values, for sweep.sampler=grid"
