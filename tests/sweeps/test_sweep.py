@@ -89,8 +89,10 @@ def test_the_command_of_the_best_configuration_is_one_of_a_single_run():
     command = BestConfiguration({"patch": "2"}, 0.9, {}, 1).command(common)
     assert command.endswith("train.py model=vit_nano ++data.val_seed=3 patch=2")
     assert points("train", command.split()[2:], multirun=False)
-    over_folds = BestConfiguration({"patch": "2", "data.folds": "3"}, 0.9, {}, 3)
-    assert over_folds.on_fresh_seeds(["++data.folds=5"], [0]).endswith("train.py -m patch=2 seed=1,2,3")
+    varies = [{"patch": "2", "data.folds": "3", "data.fold": fold} for fold in "012"]
+    over_folds = best_configuration(varies, [TrialResult("finished", {"val/acc": 0.5})] * 3)
+    command = over_folds.on_fresh_seeds(["++data.folds=5"], [0])
+    assert command.endswith("train.py -m patch=2 data.folds=null seed=1,2,3"), "as a file may set data.folds"
     one_fold = BestConfiguration({"data.folds": "3", "data.fold": "1"}, 0.9, {}, 1)
     assert one_fold.command([]).endswith("train.py data.folds=3 data.fold=1")
 

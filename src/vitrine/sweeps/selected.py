@@ -34,7 +34,7 @@ def print_selection(
     repeated = [dict[Hashable, float](values.items()) for values in known.values()]
     overlap, folds = 0.0, _typed({}, common).get("data.folds", "")
     if folds.isdecimal() and int(folds) > 1:
-        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, int(folds), None).overlap
+        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, int(folds), 0).overlap
     print_selected(best, common, repeated, chosen, sorted(seeds), metric, overlap)
 
 

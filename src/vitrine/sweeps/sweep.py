@@ -201,6 +201,7 @@ class BestConfiguration:
         metrics: means of all metrics, test metrics included.
         count: number of seeds or folds.
         left_out: configurations with fewer of them, that were not considered.
+        over_folds: whether it is a mean over folds, so that its commands train without folds.
     """
 
     varies: dict[str, str]
@@ -208,6 +209,7 @@ class BestConfiguration:
     metrics: dict[str, float]
     count: int
     left_out: int = 0
+    over_folds: bool = False
 
     @property
     def label(self) -> str:
@@ -226,8 +228,8 @@ class BestConfiguration:
     def _overrides(self, common: Sequence[str]) -> list[str]:
         typed = [*map(_without_quotes, common), *(f"{key}={value}" for key, value in self.varies.items())]
         keyed = [(text.partition("=")[0].lstrip("+"), text) for text in typed]
-        if not any(key == "data.fold" for key, _ in keyed):  # its folds were averaged over
-            keyed = [(key, text) for key, text in keyed if key != "data.folds"]
+        if self.over_folds:  # a file may set data.folds, too
+            keyed = [(key, text) for key, text in keyed if key != "data.folds"] + [("data.folds", "data.folds=null")]
         return [text for key, text in keyed if not is_of_multirun(key)]
 
 
@@ -251,12 +253,12 @@ def ranked_configurations(
 
     First those with the most trials, and of equally many those with the best mean.
     """
-    found = []
+    found, over_folds = [], "data.fold" in _repeated(varies)
     for group, members in by_configuration(varies, results).items():
         metrics = [result.metrics for result in members.values()]
         if finite := [one for one in metrics if math.isfinite(one.get(metric, math.nan))]:
             means = mean_metrics(finite)
-            found.append(BestConfiguration(dict(group), means[metric], means, len(finite)))
+            found.append(BestConfiguration(dict(group), means[metric], means, len(finite), over_folds=over_folds))
     sign = 1 if lower_is_better(metric) else -1
     return sorted(found, key=lambda one: (-one.count, sign * one.mean))
 
@@ -265,9 +267,7 @@ def by_configuration(
     varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult]
 ) -> dict[Group, dict[Group, TrialResult]]:
     """Results of finished trials by their varying overrides, and in each by seed and fold where there are several."""
-    repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
-    if "data.fold" in repeated:
-        repeated.add("data.val_seed")  # another division into folds
+    repeated = _repeated(varies)
     keys = list(dict.fromkeys(key for overrides in varies for key in overrides))  # their order differs between commands
     groups: dict[Group, dict[Group, TrialResult]] = {}
     for overrides, result in zip(varies, results, strict=True):
@@ -276,6 +276,12 @@ def by_configuration(
         if result.status == "finished":
             groups.setdefault(group, {})[repetition] = result
     return groups
+
+
+def _repeated(varies: Sequence[Mapping[str, str]]) -> set[str]:
+    """Return the keys whose values are repetitions."""
+    repeated = {key for key in REPETITIONS if len({overrides.get(key) for overrides in varies}) > 1}
+    return repeated | {"data.val_seed"} if "data.fold" in repeated else repeated  # another division into folds
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
