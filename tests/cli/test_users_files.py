@@ -46,10 +46,18 @@ def test_an_interpolation_without_its_end_in_the_space_of_a_sweep_is_one_fault(v
 
 
 def test_a_group_that_no_file_chooses_from_has_no_choice_to_replace(vitrine, tmp_path):
-    (tmp_path / "conf" / "lab").mkdir(parents=True)
-    (tmp_path / "conf" / "lab" / "x.yaml").write_bytes(GLOBAL)
-    _, _, err = vitrine("train", "lab=x")
-    assert "  lab=x\n      has no effect: no file chooses from this group in its `defaults`\n" in err
+    for group in ("lab", "my/lab", "experiment"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+        (tmp_path / "conf" / group / "x.yaml").write_bytes(GLOBAL + b"name: x\ndefaults: [/lab: x, /my: lab/x, _self_]")
+    problem = "has no effect: no file chooses from this group in its `defaults`; one in conf/experiment can, with"
+    for group, choice in (("lab", "x"), ("my", "lab/x"), ("my/lab", "x")):
+        (tmp_path / "conf" / group / f"{choice}.yaml").write_bytes(GLOBAL)
+        _, _, err = vitrine("train", f"{group}={choice}")
+        assert f"  {group}={choice}\n      {problem} `- /{group}: {choice}`\n" in err
+    _, _, err = vitrine("train", "+my/lab=x")
+    assert "      a choice from a group is made without +\n      did you mean my/lab=x?\n" in err
+    code, _, _ = vitrine("train", "experiment=x", "--cfg", "job")
+    assert code == 0
 
 
 @pytest.mark.parametrize(

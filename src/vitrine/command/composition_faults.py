@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.overrides import converted, type_name, unknown_key
+from vitrine.command.sources import as_choice
 from vitrine.config.keys import hints, keys, owner, section_problem, without_none
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import ConfigError, Fault
@@ -57,10 +58,10 @@ def composition_fault(error: Exception) -> Fault:
 
 def _not_chosen(group: str, given: str) -> Fault:
     """The fault of a group from which no file chooses in its defaults, so that there is no choice to replace."""
-    outer, _, folder = group.partition("/")
-    if folder:
-        return Fault(group, given, f"is a folder in the group {outer}", f"{outer}={folder}/{given}")
-    return Fault(group, given, "has no effect: no file chooses from this group in its `defaults`")
+    if (near := as_choice(group, given)) != f"{group}={given}":
+        return Fault(group, given, f"is a folder in the group {group.partition('/')[0]}", near)
+    example = f"one in conf/experiment can, with `- /{group}: {given}`"
+    return Fault(group, given, f"has no effect: no file chooses from this group in its `defaults`; {example}")
 
 
 def section_is_off(override: str, section: str) -> Fault:

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.grammar import sweep_fault, syntax_fault
 from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
-from vitrine.command.sources import sources
+from vitrine.command.sources import as_choice, sources
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import (
@@ -223,9 +223,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
         yield _deleted(name, schema, groups)
         return
     if name in groups and (override.is_add() or override.is_force_add()):
-        outer, _, folder = name.partition("/")
-        near = f"{outer}={folder}/{given}" if folder else name
-        yield Fault(f"+{name}", "", "each group has one choice already; replace it without +", near)
+        yield Fault(f"+{name}", "", "a choice from a group is made without +", as_choice(name, given))
         return
     if name in groups:
         choices = sources().choices(name)

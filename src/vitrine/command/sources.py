@@ -294,6 +294,12 @@ class _FilesRead(CachingConfigRepository):
         return self
 
 
+def as_choice(group: str, choice: str) -> str:
+    """Return how a choice is typed: ``experiment=mnist/quick`` where ``group`` is a folder in a group of ours."""
+    outer, _, folder = group.partition("/")
+    return f"{outer}={folder}/{choice}" if folder and (conf() / outer).is_dir() else f"{group}={choice}"
+
+
 def conf() -> Path:
     """The package's folder ``conf/``: at the top of a checkout, or inside a package installed from a wheel."""
     packaged = Path(__file__).parents[1] / "conf"
