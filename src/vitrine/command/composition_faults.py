@@ -5,17 +5,19 @@ import re
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitrine.command.overrides import converted, type_name, unknown_key
-from vitrine.command.sources import as_choice
+from vitrine.command.overrides import converted, type_name, unknown_choice, unknown_key
+from vitrine.command.sources import as_choice, sources
 from vitrine.config.keys import hints, keys, owner, section_problem, without_none
 from vitrine.config.sweep import TrainCommand
 from vitrine.errors import ConfigError, Fault
+from vitrine.text import nearest
 
 # Lines of Hydra's and OmegaConf's errors: names of classes, the key, shown by itself, and advice that fails here.
 NOT_SHOWN = ("object_type", "reference_type", "full_key", "To append to your config")
@@ -39,6 +41,8 @@ def composition_fault(error: Exception) -> Fault:
     lines = dict.fromkeys(line.strip() for one in causes for line in one.splitlines() if line.strip())
     key = next(filter(None, (getattr(one, "full_key", None) for one in (cause, error))), "")
     problem = "; ".join(line for line in lines if not line.startswith(NOT_SHOWN))
+    if found := re.match(r"In '([^']+)': Could not (override|find|load) '([^']+)'", problem):
+        return _in_defaults(*found.groups())
     file = re.match(r"In '((\w+)[^']*)'", problem)
     if not file or not isinstance(error, ConfigCompositionException) or not isinstance(cause, OmegaConfBaseException):
         return Fault(str(key) or "configuration", "", problem)
@@ -54,6 +58,22 @@ def composition_fault(error: Exception) -> Fault:
         return Fault(f"{file[1]}.yaml", "", problem)
     fault = _fault_of(str(key), problem, _schema_of(cause))
     return dataclasses.replace(fault, problem=f"in {file[1]}.yaml: {fault.problem}")
+
+
+def _in_defaults(file: str, failed: str, name: str) -> Fault:
+    """The fault of an entry in the ``defaults`` of ``file``; that of a choice may be in another file."""
+    groups = sources().groups
+    if failed == "override":
+        problem = "there is nothing to override, as no file chooses from this group; leave out `override`"
+        near = "" if name in groups else nearest(name, groups)
+        return Fault(name, "", f"in {file}.yaml: {problem if name in groups else 'there is no such group'}", near)
+    parents = [str(folder) for folder in PurePosixPath(name).parents if str(folder) in groups]
+    if not parents:
+        return Fault(f"{file}.yaml", "", f"its `defaults` name {name}, and there is no such file")
+    group = parents[-1]
+    fault = unknown_choice(group, name.removeprefix(f"{group}/"), sources().choices(group))
+    where = "in the `defaults` of a file" if "/" not in file else f"in {file}.yaml"
+    return dataclasses.replace(fault, problem=f"{where}: {fault.problem}")
 
 
 def _not_chosen(group: str, given: str) -> Fault:

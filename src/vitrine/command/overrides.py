@@ -234,7 +234,7 @@ def _faults(override: Override, schema: type, loader: ConfigLoader, groups: froz
             for choice in value if isinstance(value, list) else [value]:
                 given = "null" if choice is None else str(choice)
                 if given not in choices and (given.endswith(".yaml") or not is_part(name, given)):
-                    yield _unknown_choice(name, given, choices)
+                    yield unknown_choice(name, given, choices)
         return
     known, added = [*keys(schema), *groups], override.is_add() or override.is_force_add()
     if owner(schema, name)[0] is None:
@@ -346,7 +346,8 @@ def _several_choices(group: str, given: list[Any]) -> Fault:
     return Fault(group, f"[{shown}]", "takes one choice; in a multirun, one of several at a time", near)
 
 
-def _unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
+def unknown_choice(group: str, given: str, choices: list[str]) -> Fault:
+    """Return the fault of a choice that is not among those of a group, with similar ones."""
     in_order = sorted_choices(choices)
     if group in KEY_OF_GROUP and given.isdigit():
         problem = f"the choices are {', '.join(in_order)}; the key {KEY_OF_GROUP[group]} takes other numbers"
