@@ -48,6 +48,12 @@ def test_a_folder_that_is_named_grants_trust(working_directory):
     assert (point.config.trust, point.config.allow_changed_code) == ([LAB], True)
 
 
+def test_typed_weights_of_classes_are_added_to_those_of_a_file(working_directory):
+    write(working_directory / "conf/experiment/mine.yaml", {"loss": {"class_weights": {"0": 2}}})
+    (point,) = made("experiment=mine", "loss.class_weights={1:3}")
+    assert point.config.loss.class_weights == {"0": 2, 1: 3}
+
+
 def test_a_pipe_is_not_read(working_directory):
     (working_directory / "conf/experiment").mkdir(parents=True)
     os.mkfifo(working_directory / "conf/experiment/pipe.yaml")

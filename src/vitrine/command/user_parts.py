@@ -185,6 +185,7 @@ def _for_hydra(override: str) -> Iterator[str]:
     group = name.lstrip("+")
     if group not in part_keys():
         is_dict = is_option(group) or group in options_keys() or group == "sweep.space"
+        is_dict = is_dict or (group == "loss.class_weights" and value.startswith("{"))
         yield f"++{group}={value}" if is_dict else override  # which may have other entries
         return
     entries = _entries(value)
