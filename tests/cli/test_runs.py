@@ -369,7 +369,7 @@ def test_deleting_asks_and_deletes_the_whole(command, outputs):
     assert refused.returncode == 2
     assert "not interactive: pass --yes to delete" in refused.stderr
     assert copy.exists()
-    assert command("rm", "copies/one", "copies/one/", "--yes").stdout.endswith("1 run deleted\n")
+    assert command("rm", "copies/one", "outputs/../copies/one/", "--yes").stdout.endswith("1 run deleted\n")
     assert list((outputs / "copies").iterdir()) == []
 
 

@@ -210,8 +210,9 @@ def export(options: argparse.Namespace) -> None:
 
 def delete(options: argparse.Namespace) -> None:
     """Delete runs after a confirmation."""
-    options.runs = list({Path(run).absolute(): run for run in options.runs}.values())  # RUN/ is RUN
-    records = [RunRecord.open(run) for run in options.runs]
+    paths = [RunRecord.open(run).path for run in options.runs]
+    paths = list({path.parent.resolve() / path.name: path for path in paths}.values())  # RUN/ is RUN
+    records = [RunRecord(path) for path in paths]
     for record in records:
         if record.path.is_symlink():
             print(printable(f"{record.path}  a link to {record.path.readlink()}, which stays"))
@@ -229,7 +230,7 @@ def delete(options: argparse.Namespace) -> None:
         if answer.strip().lower() not in ("y", "yes"):
             print("nothing was deleted")
             return
-    remove_runs(options.runs, force=options.force)
+    remove_runs(paths, force=options.force)
     print(f"{plural(len(records), 'run')} deleted")
 
 
