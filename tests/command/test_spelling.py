@@ -2,8 +2,10 @@
 
 import pytest
 from helpers.searching import search
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from vitrine.command.compose import points
+from vitrine.command.spelling import spelled_value
 from vitrine.errors import ConfigError
 from vitrine.sweeps.fingerprint import fingerprint
 from vitrine.sweeps.sweep import Sweep
@@ -30,6 +32,12 @@ def made(*overrides, multirun=True):
 )
 def test_values_have_one_spelling(typed, key, values):
     assert [point.varies for point in made(typed)] == [{key: value} for value in values]
+
+
+def test_a_text_in_a_list_that_is_not_typed_is_spelled_as_a_text():
+    values = [["null", "01", "a,b", "True", "1e3", ""], ["c", "b d", "3x"], [None, 1, 0.5]]
+    assert OverridesParser.create().parse_override(f"x={spelled_value(values)}").value() == values
+    assert spelled_value(values).endswith(r"a\,b,'True','1e3',''],[c,b\ d,3x],[null,1,0.5]]")
 
 
 def test_a_step_of_a_range_is_the_number_that_is_shown():

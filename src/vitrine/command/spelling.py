@@ -1,5 +1,7 @@
 """The canonical spelling of an override: trials and sweeps are named, recognised and distinguished by it."""
 
+import re
+
 from hydra.core.override_parser.types import Override, ParsedElementType, Quote, QuotedString, RangeSweep, Transformer
 
 from vitrine.command.user_parts import is_option
@@ -30,10 +32,22 @@ def spelled_values(override: Override) -> list[str]:
 
 
 def spelled_value(value: ParsedElementType) -> str:
-    """Return a value as it is typed, in the quotes of letters outside ASCII, which choice() and others drop."""
+    """Return a value as it is typed, in the quotes of letters outside ASCII, which choice() and others drop.
+
+    In a list, a text that would be read as something else has quotes, too.
+    """
+    if isinstance(value, list):
+        items = (QuotedString(item, Quote.single) if _is_no_bare_text(item) else item for item in value)
+        return f"[{','.join(map(spelled_value, items))}]"
     if isinstance(value, str) and not value.isascii():
         value = QuotedString(value, Quote.single)
     return Transformer.str(value)
+
+
+def _is_no_bare_text(item: ParsedElementType) -> bool:
+    """Whether ``item`` is a text that is one in quotes only: ``null``, ``01``."""
+    number = r"[+-]?(nan|inf|[\d._]+(e[+-]?\d+)?)"
+    return isinstance(item, str) and re.fullmatch(rf"(?i)null|true|false|{number}|", item) is not None
 
 
 def spelled(override: Override) -> str:
