@@ -145,11 +145,12 @@ def test_what_excludes_each_other_in_a_search_is_reported(refusal):
     at_once = refusal(lr, "sweep.sampler=cmaes", "sweep.n_trials=0", "seed=1,2", "sweep.metrics=[val/acc,val/loss]")
     for problem in ("must be >= 1", "at least two intervals", "takes a single metric", "sweep.repeats=3"):
         assert problem in at_once
-    written = "sweep.space={data.targets:[[a],[b]]}"
+    written = "sweep.space={data.targets:[[a],[b]],data.val_fraction:[0.2]}"
     folds = refusal(*TPE, lr, "data.folds=3", "data.fold=0,1,2", "data.val_seed=0,1", "data=digits,mnist", written)
     for key in ("data", "data.targets", "data.fold", "data.val_seed"):
         assert f"{key}\n      chooses the validation images, and a search would find the easiest" in folds
     assert "data.folds\n" not in folds
+    assert "did you mean data.val_fraction=0.2?" in folds
     empty = refusal("sweep.sampler=tpe")
     assert "is empty" in empty
     assert "is required for a search" in empty

@@ -170,7 +170,9 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
         problem = "cannot be searched; sweep.repeats=3 ranks each trial by the mean over three seeds"
         found.append(Fault("seed", "", problem))
     problem = "chooses the validation images, and a search would find the easiest: give one value in each search"
-    found += [Fault(key, "", problem) for key in IMAGE_KEYS if key in space]
+    for key in [key for key in IMAGE_KEYS if key in space]:
+        only = examples(space[key]) if len(examples(space[key])) == 1 else ()
+        found.append(Fault(key, "", problem, f"{key}={only[0]}" if only else ""))
     if sweep.sampler == "grid":
         continuous = [key for key, values in intervals.items() if not values.numbers]
         problem = "needs a step, or a list of values, for sweep.sampler=grid"
