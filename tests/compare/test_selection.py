@@ -133,6 +133,12 @@ def test_the_filters_that_the_best_run_is_given_are_spelled_as_filters(tmp_path)
     without, three = (entry(tmp_path, {"validation": folds}, {"data.folds": folds}) for folds in (None, 3))
     assert validation_warning([without, three], without).endswith(": give filters, such as data.folds=null")
     assert RunList([without, three], []).where("data.folds", "null").entries == [without]
+    runs = [entry(tmp_path, {"validation": name}, {"data.root": name, "data.name": "x"}) for name in ("a,b", "a")]
+    assert validation_warning(runs, runs[0]).endswith(""" such as 'data.root='"'"'a,b'"'"''""")
+    assert RunList(runs, []).where("data.root", "'a,b'").entries == runs[:1]
+    assert RunList(runs, []).where("data.root", "'a,b',a").entries == runs
+    lists = RunList([entry(tmp_path, {}, {"data.targets": ["a,b"]})], [])
+    assert lists.where("data.targets", """['a,b']""").entries == lists.where("data.targets", "'a,b'").entries != []
     other = entry(tmp_path, {"validation": "x"}, {"data.folds": None})
     assert validation_warning([without, other], without).endswith("so it need not be better than they are")
 

@@ -44,7 +44,9 @@ def validation_warning(runs: Sequence[RunEntry], best: RunEntry) -> str:
         return ""
     keys = ["data.name", *(key for key in best.config if key.startswith("data."))]
     key = next((key for key in keys if any(run.config.get(key) != best.config.get(key) for run in unlike)), "")
-    hint = f": give filters, such as {shlex.quote(f'{key}={as_override(best.config[key])}')}" if key else ""
+    value = as_override(best.config.get(key))
+    filtered = f"{key}={value}" if "," not in value or value.startswith("[") else f"{key}={value!r}"
+    hint = f": give filters, such as {shlex.quote(filtered)}" if key else ""
     others = f"{len(unlike)} of {plural(len(runs), 'run')} were validated on other images than this one"
     return f"{others}, so it need not be better than they are{hint}"
 

@@ -294,15 +294,20 @@ def _parse_time(text: str) -> datetime:
 
 
 def _split(values: str) -> list[str]:
-    """Return the texts between the commas of ``values``, but for those in brackets."""
-    parts, depth = [""], 0
+    """Return the texts between the commas of ``values``, but for those in brackets or quotes; without outer quotes."""
+    parts, depth, quote = [""], 0, ""
     for character in values:
+        if quote:
+            quote = quote.replace(character, "")
+            parts[-1] += character
+            continue
+        quote = character if character in "'\"" and parts[-1].rstrip()[-1:] in ("", "[", ",") else ""
         depth += (character in "[{") - (character in "]}")
         if character == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += character
-    return parts
+    return [part[1:-1] if part[:1] in "'\"" and part[:1] == part[-1:] and len(part) > 1 else part for part in parts]
 
 
 def _matches(value: Any, text: str) -> bool:
