@@ -123,7 +123,7 @@ def test_a_new_key_cannot_be_added_nor_one_removed(fault):
     )
     assert fault("~logger").nearest == "logger=csv"
     assert fault("~trainer.max_time").nearest == "trainer.max_time=null"
-    assert fault("+experiment=mnist/quick").nearest == "experiment"
+    assert fault("+experiment=mnist/quick").nearest == "experiment=mnist/quick"
     assert fault("model@model.x=vit_nano").key == "model@model.x"
 
 
