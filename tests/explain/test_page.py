@@ -513,8 +513,8 @@ def test_the_commands_of_the_documentation_run(record, tmp_path, monkeypatch, ca
 
 def test_images_of_groups_that_are_not_stored_are_said_to_be_taken_as_independent(record):
     (result,) = load_results([record.path]).runs
-    images = RunImages(result, load_run(record.path))
-    images.run.config.data.group = "patient"
+    of_patients = replace(result, config={**result.config, "data.group": "patient"})
+    images = RunImages(of_patients, load_run(record.path))
     predictions = images.predictions()
     alike = " They take each test image as independent, which those of one group are not."
     _, classes, *_ = prediction_sections(images, predictions, list("0123456789"))

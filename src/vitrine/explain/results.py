@@ -74,7 +74,7 @@ def prediction_sections(images: RunImages, predictions: Predictions, names: Sequ
         calibration_section(calibration([predictions])),
         wrong_section(images, predictions, names),
     ]
-    if images.run.config.data.group and predictions.groups is None:
+    if images.result.config.get("data.group") and predictions.groups is None:
         classes = found[1]
         alike = f"They take each {images.kind} as independent, which those of one group are not."
         found[1] = replace(classes, text=f"{classes.text} {alike}")
