@@ -60,12 +60,10 @@ def resized(picture: Image.Image) -> Image.Image:
         wide, high = min(WIDTH, wide), min(HEIGHT, high)
         fill = tuple(round(255 * value) for value in (MEAN * CHANNELS)[:CHANNELS])
         padded = Image.new(picture.mode, (WIDTH, HEIGHT), fill)
-        padded.paste(
-            picture.resize((wide, high), Image.Resampling.BICUBIC), ((WIDTH - wide) // 2, (HEIGHT - high) // 2)
-        )
+        left, top = (WIDTH - wide) // 2, (HEIGHT - high) // 2
+        padded.paste(picture.resize((wide, high), Image.Resampling.BICUBIC), (left, top))
         return padded
-    wide, high = (round(side * max(scales)) for side in picture.size)
-    wide, high = max(WIDTH, wide), max(HEIGHT, high)
+    wide, high = (max(own, round(side * max(scales))) for own, side in zip((WIDTH, HEIGHT), picture.size, strict=True))
     if wide * high > 100 * WIDTH * HEIGHT:
         raise ValueError(f"{picture.width} x {picture.height} pixels are too thin")
     left, top = (wide - WIDTH) // 2, (high - HEIGHT) // 2
@@ -75,9 +73,8 @@ def resized(picture: Image.Image) -> Image.Image:
 def answer(probabilities: np.ndarray) -> dict[str, object]:
     """Return the likeliest class; of a model of several labels per picture, those that are likelier than not."""
     if FACTS["multi_label"] == "true":
-        return {
-            "labels": {CLASSES[index]: float(probabilities[index]) for index in np.flatnonzero(probabilities >= 0.5)}
-        }
+        likely = np.flatnonzero(probabilities >= 0.5)
+        return {"labels": {CLASSES[index]: float(probabilities[index]) for index in likely}}
     return {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
 
 

@@ -34,7 +34,7 @@ def test_losses_are_averaged_in_the_precision_of_the_training():
     for _ in range(100):
         mean.update(loss, 7)
     assert float(mean.compute()) == pytest.approx(float(loss), abs=1e-12)
-    module.on_load_checkpoint({"recent": [[float(loss), 0.5]]})
+    module.on_load_checkpoint({"recent": [[float(loss), 0.5]], "state_dict": module.state_dict()})
     module.unlogged.append((loss, torch.tensor(0.5)))
     assert module.unlogged_steps().tolist() == [[float(loss), 0.5]] * 2
 
