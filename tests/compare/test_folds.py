@@ -180,7 +180,9 @@ def test_a_sweep_ranks_means_over_folds_and_its_command_trains_without_them():
     assert best is not None
     assert (best.varies, best.count, best.mean) == ({"patch": "4"}, 3, pytest.approx(0.85))
     common = ["model=vit_nano", "depth='3'", "data.root='my pictures/a.csv'", "data.folds=3"]
-    assert best.command(common).endswith("model=vit_nano depth=3 'data.root=my pictures/a.csv' patch=4 data.folds=null")
+    assert best.command(common).endswith(
+        "model=vit_nano depth=3 'data.root=my pictures/a.csv' patch=4 data.folds=null data.fold=null"
+    )
 
 
 def test_a_sweep_ranks_means_over_divisions_into_folds():

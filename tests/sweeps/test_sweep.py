@@ -92,7 +92,7 @@ def test_the_command_of_the_best_configuration_is_one_of_a_single_run():
     varies = [{"patch": "2", "data.folds": "3", "data.fold": fold} for fold in "012"]
     over_folds = best_configuration(varies, [TrialResult("finished", {"val/acc": 0.5})] * 3)
     command = over_folds.on_fresh_seeds(["++data.folds=5"], [0])
-    assert command.endswith("train.py -m patch=2 data.folds=null seed=1,2,3"), "as a file may set data.folds"
+    assert command.endswith("train.py -m patch=2 data.folds=null data.fold=null seed=1,2,3"), "as a file may set them"
     one_fold = BestConfiguration({"data.folds": "3", "data.fold": "1"}, 0.9, {}, 1)
     assert one_fold.command([]).endswith("train.py data.folds=3 data.fold=1")
 

@@ -40,6 +40,7 @@ from vitrine.sweeps.locks import held
 from vitrine.sweeps.trial import Trial, TrialResult, label_of, read_result
 from vitrine.untrusted import ANY, NUMBER, misshapen, read_json
 
+OF_FOLDS = ("data.folds", "data.fold")
 FORMAT = 1  # of sweep.json
 DECIDES = {"decides": True}  # is part of the name of a decision
 REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
@@ -228,8 +229,9 @@ class BestConfiguration:
     def _overrides(self, common: Sequence[str]) -> list[str]:
         typed = [*map(_without_quotes, common), *(f"{key}={value}" for key, value in self.varies.items())]
         keyed = [(text.partition("=")[0].lstrip("+"), text) for text in typed]
-        if self.over_folds:  # a file may set data.folds, too
-            keyed = [(key, text) for key, text in keyed if key != "data.folds"] + [("data.folds", "data.folds=null")]
+        if self.over_folds:  # a file may set them, too
+            keyed = [(key, text) for key, text in keyed if key not in OF_FOLDS]
+            keyed += [(key, f"{key}=null") for key in OF_FOLDS]
         return [text for key, text in keyed if not is_of_multirun(key)]
 
 
