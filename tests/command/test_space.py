@@ -148,7 +148,7 @@ def test_what_excludes_each_other_in_a_search_is_reported(refusal):
     written = "sweep.space={data.targets:[[a],[b]],data.val_fraction:[0.2]}"
     folds = refusal(*TPE, lr, "data.folds=3", "data.fold=0,1,2", "data.val_seed=0,1", "data=digits,mnist", written)
     for key in ("data", "data.targets", "data.fold", "data.val_seed"):
-        assert f"{key}\n      chooses the validation images, and a search would find the easiest" in folds
+        assert f"{key}\n      chooses the validation images or labels, and a search would find the easiest" in folds
     assert "data.folds\n" not in folds
     assert "did you mean data.val_fraction=0.2?" in folds
     empty = refusal("sweep.sampler=tpe")

@@ -169,7 +169,7 @@ def search_faults(sweep: SweepConfig, space: Space) -> list[Fault]:
     if "seed" in space:
         problem = "cannot be searched; sweep.repeats=3 ranks each trial by the mean over three seeds"
         found.append(Fault("seed", "", problem))
-    problem = "chooses the validation images, and a search would find the easiest: give one value in each search"
+    problem = "chooses the validation images or labels, and a search would find the easiest: give one value in each"
     for key in [key for key in IMAGE_KEYS if key in space]:
         only = examples(space[key]) if len(examples(space[key])) == 1 else ()
         found.append(Fault(key, "", problem, f"{key}={only[0]}" if only else ""))
