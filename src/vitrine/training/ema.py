@@ -8,6 +8,8 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
+from vitrine.config.parts import PartError
+
 
 class ExponentialMovingAverage(WeightAveraging):
     """Lightning's weight averaging as an EMA that never waits for the device.
@@ -36,14 +38,20 @@ class ExponentialMovingAverage(WeightAveraging):
             average.n_averaged = torch.zeros_like(average.n_averaged, device="cpu")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Collect the pairs of tensors to average once: they stay in place during training.
+        """Collect the tensors to average: they stay in place during training, but a loss may replace its own."""
+        self._collect_pairs(pl_module)
 
-        Those with several names, as tied weights and the state of a loss, are one pair.
-        """
+    def _collect_pairs(self, pl_module: pl.LightningModule) -> None:
+        """Pair the tensors of the average and of the model; those with several names, as tied weights, are one pair."""
         assert self._average_model is not None
         modules = (self._average_model.module, pl_module)
-        states = (module.state_dict(keep_vars=True).values() for module in modules)
-        pairs = {id(one): (one.detach(), other.detach()) for one, other in zip(*states, strict=True)}
+        states = [module.state_dict(keep_vars=True) for module in modules]
+        if made := sorted(states[1].keys() - states[0].keys()):
+            problem = f"makes {made[0].partition('.')[2]} in training, and an average of weights has no value for it"
+            config: Any = pl_module.config
+            raise PartError(config.loss.name, f"{problem}: register it with its shape in __init__")
+        pairs = {id(one): (one.detach(), other.detach()) for one, other in zip(*map(dict.values, states), strict=True)}
+        self._of_loss = _buffers_of_loss(pl_module)
         self._floats: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._integers: tuple[list[Tensor], list[Tensor]] = ([], [])
         for pair in pairs.values():
@@ -57,12 +65,20 @@ class ExponentialMovingAverage(WeightAveraging):
         """Update the average after a step; the first step is copied."""
         average = self._average_model
         assert average is not None
+        if [*map(id, self._of_loss)] != [*map(id, _buffers_of_loss(pl_module))]:
+            self._collect_pairs(pl_module)
         before = int(average.n_averaged)
         rate = 1 - min(self.decay, (1 + before) / (10 + before)) if before else 1.0
         torch._foreach_lerp_(*self._floats, rate)
         if self._integers[0]:
             torch._foreach_copy_(*self._integers)
         average.n_averaged += 1
+
+
+def _buffers_of_loss(pl_module: pl.LightningModule) -> list[Tensor]:
+    """Return the buffers of the training loss, which a loss of the user's may replace by others."""
+    loss = getattr(pl_module, "training_criterion", None)
+    return list(loss.buffers()) if isinstance(loss, torch.nn.Module) else []
 
 
 class AverageBeforeValidation(Callback):
