@@ -48,10 +48,20 @@ def test_a_folder_that_is_named_grants_trust(working_directory):
     assert (point.config.trust, point.config.allow_changed_code) == ([LAB], True)
 
 
-def test_typed_weights_of_classes_are_added_to_those_of_a_file(working_directory):
+@pytest.mark.parametrize(
+    "typed, merged",
+    [
+        ("{1:3}", {"0": 2, "1": 3}),
+        ("{0:3}", {"0": 3}),
+        ("balanced", "balanced"),
+        ("[1,1,1,1,1,1,1,1,1,3]", [1] * 9 + [3]),
+    ],
+    ids=str,
+)
+def test_typed_weights_of_classes_are_merged_with_those_of_a_file(working_directory, typed, merged):
     write(working_directory / "conf/experiment/mine.yaml", {"loss": {"class_weights": {"0": 2}}})
-    (point,) = made("experiment=mine", "loss.class_weights={1:3}")
-    assert point.config.loss.class_weights == {"0": 2, 1: 3}
+    (point,) = made("experiment=mine", f"loss.class_weights={typed}")
+    assert point.config.loss.class_weights == merged
 
 
 def test_a_pipe_is_not_read(working_directory):

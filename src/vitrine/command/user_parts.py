@@ -185,7 +185,8 @@ def _for_hydra(override: str) -> Iterator[str]:
     group = name.lstrip("+")
     if group not in part_keys():
         is_dict = is_option(group) or group in options_keys() or group == "sweep.space"
-        is_dict = is_dict or (group == "loss.class_weights" and value.startswith("{"))
+        if group == "loss.class_weights" and not (is_dict := value.startswith("{")):
+            yield f"{group}=null"  # a list is not merged with a file's dict
         yield f"++{group}={value}" if is_dict else override  # which may have other entries
         return
     entries = _entries(value)

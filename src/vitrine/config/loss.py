@@ -40,7 +40,10 @@ class LossConfig:
         given = self.class_weights
         if isinstance(given, str) and given[:1] + given[-1:] == "{}":  # with names that Hydra's grammar cannot read
             pairs = [pair.rpartition(":") for pair in given[1:-1].split(",")]
-            self.class_weights = {name.strip(" '\""): as_float(weight.strip()) for name, _, weight in pairs}
+            given = {name.strip(" '\""): as_float(weight.strip()) for name, _, weight in pairs}
+        if isinstance(given, dict):  # typed {0: 3} replaces {"0": 2} of a file
+            given = {str(name): weight for name, weight in given.items()}
+        self.class_weights = given
 
 
 def class_weight_fault(given: object, classes: int) -> Fault | None:
