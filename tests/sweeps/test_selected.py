@@ -25,13 +25,14 @@ def shown(common, varies, values, capsys):
     return float(capsys.readouterr().out.partition("the best of 4, is ")[2].partition(" corrected")[0])
 
 
-def test_folds_share_training_images_and_seeds_of_a_fold_are_no_repetitions(capsys):
+@pytest.mark.parametrize("common", [["data.folds=5"], ["experiment=folds"]], ids=["typed", "of_a_file"])
+def test_folds_share_training_images_and_seeds_of_a_fold_are_no_repetitions(common, capsys):
     rng = np.random.default_rng(0)
     rows, folds, seeds = 4, 5, 3
     values = 0.9 + 0.01 * rng.normal(size=(rows, folds, 1)) + 0.001 * rng.normal(size=(rows, folds, seeds))
     places = list(itertools.product(range(rows), range(folds), range(seeds)))
     varies = [{"depth": str(row), "data.fold": str(fold), "seed": str(seed)} for row, fold, seed in places]
-    found = shown(["data.folds=5"], varies, [float(values[place]) for place in places], capsys)
+    found = shown(common, varies, [float(values[place]) for place in places], capsys)
     by_fold = values.mean(axis=2)
     best = int(by_fold.mean(axis=1).argmax())
     expected = corrected_over_seeds([dict(enumerate(row)) for row in by_fold], best, overlap=1 / 4)

@@ -32,9 +32,9 @@ def print_selection(
     seeds = {number for overrides in varies if (number := _seed_of(overrides, common)) is not None}
     chosen = list(known).index(tuple(best.varies.items()))
     repeated = [dict[Hashable, float](values.items()) for values in known.values()]
-    overlap, folds = 0.0, _typed({}, common).get("data.folds", "")
-    if folds.isdecimal() and int(folds) > 1:
-        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, int(folds), 0).overlap
+    overlap = 0.0
+    if best.over_folds:
+        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, _folds(common, varies), 0).overlap
     print_selected(best, common, repeated, chosen, sorted(seeds), metric, overlap)
 
 
@@ -65,6 +65,15 @@ def print_selected(
     part = luck_of(mean, "" if corrected is None else format_metric(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
+
+
+def _folds(common: Sequence[str], varies: Sequence[Mapping[str, str]]) -> int:
+    """The number of folds, as typed; where a file sets it, that of the folds up to the last of the sweep."""
+    typed = _typed({}, common).get("data.folds", "")
+    if typed.isdecimal():
+        return int(typed)
+    folds = {overrides.get("data.fold", "") for overrides in varies}
+    return max(2, *(1 + int(fold) for fold in folds if fold.isdecimal()))
 
 
 def _by_fold(values: Mapping[Group, float]) -> dict[Hashable, float]:
