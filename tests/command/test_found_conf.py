@@ -49,7 +49,7 @@ def test_a_folder_that_is_named_grants_trust(working_directory):
 
 
 @pytest.mark.parametrize(
-    "typed, merged",
+    ("typed", "merged"),
     [
         ("{1:3}", {"0": 2, "1": 3}),
         ("{0:3}", {"0": 3}),
