@@ -171,7 +171,7 @@ def test_a_column_that_may_tell_groups_is_not_left_unread_in_silence(table, caps
         ("imagefolder", "patient", "must be folder or prefix with data=imagefolder"),
         ("imagefolder", "prefx", r"did you mean data.group=prefix\?"),
         ("csv", "split", "must be a column that tells groups; split does not"),
-        ("digits", "folder", "is for data=imagefolder and csv, not for data=digits"),
+        ("digits", "folder", "is for data=imagefolder, csv and huggingface, not for data=digits"),
     ],
 )
 def test_what_tells_no_groups_is_refused(source, group, message, patients, table):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -65,6 +66,37 @@ def test_an_arrow_file_that_changes_after_it_was_listed_is_not_cached_as_the_new
     _table.cache_clear()  # as a process does that is started later
     with pytest.raises(DataError, match=r"arrow has changed since its rows were listed; start again"):
         old[torch.arange(2)]
+
+
+def with_patients(root, patients):
+    shutil.rmtree(root)
+    write_hub_dataset(root, train=8, test=4, patients=patients)
+
+
+def test_a_column_of_texts_or_whole_numbers_tells_groups(config, root, capsys):
+    with_patients(root, lambda split, row: {"train": 0, "test": 10}[split] + row // 2)
+    load_dataset(config, root.parent, memory=0)
+    assert "column patient is not read; data.group=patient keeps" in capsys.readouterr().err
+    groups = load_dataset(replace(config, group="patient"), root.parent, memory=0).groups
+    assert groups == {"train": ["0", "0", "1", "1", "2", "2", "3", "3"], "test": ["10", "10", "11", "11"]}
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("patients", "column", "message"),
+    [
+        (lambda split, row: f"P{row}", "patient", r"flowers: 4 groups .* two splits.*: P0 \(train and test\)"),
+        (lambda split, row: " " if row == 5 else f"{split}{row}", "patient", r"row 5 of .*arrow: there is no patient"),
+        (lambda split, row: None if row == 5 else split, "patient", r"row 5 of .*arrow: there is no patient"),
+        (lambda split, row: split, "patiens", r"train has no column patiens of .* patient; did you mean patient\?"),
+        (lambda split, row: 0.5, "patient", r"train has no column patient of texts or whole numbers; it has none"),
+    ],
+    ids=["shared", "blank", "null", "misspelt", "floats"],
+)
+def test_groups_that_cannot_be_told_are_refused(config, root, patients, column, message):
+    with_patients(root, patients)
+    with pytest.raises(DataError, match=message):
+        load_dataset(replace(config, group=column), root.parent, memory=0)
 
 
 def test_a_single_split_is_for_training(root):

@@ -10,6 +10,7 @@ from vitrine.config.schema import TrainConfig
 from vitrine.errors import Fault
 from vitrine.text import nearest
 
+OF_DATA = ("imagefolder", "csv", "huggingface")
 FOLDER, PREFIX = "folder", "prefix"
 OF_PATHS = (FOLDER, PREFIX)  # of class folders: the folder inside the class, or the file's name up to its first _
 OF_COLUMNS = ("path", "split")  # of a CSV file: these tell no groups
@@ -25,7 +26,6 @@ def group_faults(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.group", group, f"must be {FOLDER} or {PREFIX} with data=imagefolder", near)
     elif data.name == "csv" and group in OF_COLUMNS:
         yield Fault("data.group", group, f"must be a column that tells groups; {group} does not")
-    elif data.name not in ("imagefolder", "csv"):
-        yield Fault(
-            "data.group", group, f"is for data=imagefolder and csv, not for data={data.name}", "data.group=null"
-        )
+    elif data.name not in OF_DATA:
+        problem = f"is for data={', '.join(OF_DATA[:-1])} and {OF_DATA[-1]}, not for data={data.name}"
+        yield Fault("data.group", group, problem, "data.group=null")

@@ -44,9 +44,8 @@ def csv(config: DataConfig) -> ImageDataset:
     """Image files that a CSV file lists."""
     table = read_csv(config.root, multi_label=config.multi_label, targets=config.targets, group=config.group)
     refuse_shared(table.groups, config.root)
-    if config.group is None and (likely := likely_groups(table.unread)):
-        hint = f"data.group={likely} keeps the images of each together, in one split"
-        report(f"warning: {config.root}: column {likely} is not read; {hint}")
+    if config.group is None:
+        _name_likely_groups(table.unread, config.root)
     if not config.multi_label and (several := [name for name in table.classes if SEPARATOR in name]):
         hint = "data.multi_label=true makes them several labels of an image"
         report(f"warning: {config.root}: {listed(several, MAX_LISTED)} taken for one label each; {hint}")
@@ -70,7 +69,19 @@ def huggingface(config: DataConfig) -> ImageDataset:
     splits: dict[str, Labelled] = {}
     for name, split in found.splits.items():
         splits[name] = split.read(len(found.classes), f"{config.root}: {name}")
-    return _of_files(config, config.root, found.root.name, found.classes, splits)
+    dataset = _of_files(config, config.root, found.root.name, found.classes, splits)
+    if config.group is None:
+        _name_likely_groups(found.splits["train"].others, config.root)
+        return dataset
+    groups = {name: split.groups(config.group, f"{config.root}: {name}") for name, split in found.splits.items()}
+    refuse_shared(groups, config.root)
+    return replace(dataset, groups=groups)
+
+
+def _name_likely_groups(unread: Sequence[str], root: str) -> None:
+    if likely := likely_groups(unread):
+        hint = f"data.group={likely} keeps the images of each together, in one split"
+        report(f"warning: {root}: column {likely} is not read; {hint}")
 
 
 def _labelled(splits: Mapping[str, Sequence[tuple[Path, Label]]], classes: int | None = None) -> dict[str, Labelled]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vitrine.data.image_folder import SPLIT_FOLDERS
 from vitrine.errors import DataError, first_line
-from vitrine.text import did_you_mean, listed, nearest, plural
+from vitrine.text import did_you_mean, listed, nearest, nfc, plural
 from vitrine.untrusted import is_file_name, misshapen, read_json, refuse_pipe
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ class ArrowImage:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split: its Arrow files and the columns that hold images and labels."""
+    """A split: its Arrow files, the columns that hold images and labels, and those that could tell groups of images."""
 
     files: list[Path]
     image: str
     label: str
+    others: list[str]
 
     def read(self, classes: int, where: str) -> "tuple[list[ArrowImage], Tensor]":
         """List the images, and read their labels (N,) int64, of which each must name one of the ``classes``.
@@ -108,6 +109,24 @@ class HubSplit:
         if (highest := int(labels.max())) >= classes:
             raise DataError(f"{where} has labels up to {highest}, but {plural(classes, 'class', 'classes')}")
         return images, labels
+
+    def groups(self, column: str, where: str) -> list[str]:
+        """Return the group of each image, in Unicode's form NFC: the content of a column of texts or whole numbers.
+
+        Raises:
+            DataError: there is no such column, a row of it is empty, or as :meth:`read`.
+        """
+        if column not in self.others:
+            hint = did_you_mean(nearest(column, self.others))
+            found = f"those it has are {listed(self.others)}" if self.others else "it has none"
+            raise DataError(f"{where} has no column {column} of texts or whole numbers; {found}{hint}")
+        groups: list[str] = []
+        for file in self.files:
+            for row, value in enumerate(_table(file, _version(file))[column].to_pylist()):
+                if not (name := "" if value is None else nfc(str(value).strip())):
+                    raise DataError(f"row {row} of {file}: there is no {column}")
+                groups.append(name)
+        return groups
 
 
 @dataclass(frozen=True)
@@ -181,7 +200,12 @@ def _split(folder: Path) -> tuple[HubSplit, list[str]]:
     names = features[found["ClassLabel"]].get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path} is damaged: names of classes must be a list of texts; copy the data set again")
-    return HubSplit([folder / name for name in files], found["Image"], found["ClassLabel"]), names
+    others = [name for name, kind in kinds.items() if kind == "Value" and _tells_groups(features[name].get("dtype"))]
+    return HubSplit([folder / name for name in files], found["Image"], found["ClassLabel"], others), names
+
+
+def _tells_groups(dtype: object) -> bool:
+    return isinstance(dtype, str) and dtype.lstrip("u").removeprefix("large_").startswith(("int", "string"))
 
 
 def _read(path: Path, key: str, shape: Any) -> Any:
