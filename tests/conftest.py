@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,10 @@ import vitrine
 from vitrine.errors import ConfigError
 from vitrine.runs.provenance import COMMAND
 from vitrine.text import plural
+
+# Each process would compile the libraries anew, and each worker rewrite the assertions of all tests: 10 s of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # One thread for each test process and those that it starts: tests run in parallel, on small models.
 os.environ["OMP_NUM_THREADS"] = "1"
