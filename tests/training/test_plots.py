@@ -1,12 +1,14 @@
 """A run's pictures show its record."""
 
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers.levels import quick
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from PIL import Image
@@ -14,7 +16,7 @@ from PIL import Image
 from vitrine import compose, figure_style
 from vitrine.config.model import ViTConfig
 from vitrine.data.image_dataset import Split
-from vitrine.figure_style import drawable, shorten
+from vitrine.figure_style import WIDTH, drawable, shorten
 from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.runs import MetricsFile, RunRecord
 from vitrine.training.lit_module import Classifier
@@ -188,6 +190,23 @@ def test_long_class_names_leave_room_for_the_matrix(tmp_path):
     picture = pixels(draw_confusion(record, logits_of(labels, 10), labels, names))
     assert cell(picture, 0, 0, 10)[0] < 100
     assert cell(picture, 9, 0, 10).min() > 230
+
+
+@pytest.mark.parametrize("count", [16, 17, 100])
+def test_names_and_axes_of_a_small_confusion_matrix_can_be_read(count):
+    """Named classes are those whose names have room; others have numbers."""
+    names = [f"a long name {i:03}" for i in range(count)]
+    figure = confusion(np.eye(count), np.ones(count), names, width=WIDTH)
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    labels = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert not any(above.overlaps(below) for above, below in pairwise(labels))
+    assert (axes.get_ylabel() == "true") == (count == 16)
+    for axis in (axes.xaxis, axes.yaxis):
+        extent = axis.label.get_window_extent()
+        assert figure.bbox.x0 < extent.x0 < extent.x1 < figure.bbox.x1
+        assert figure.bbox.y0 < extent.y0 < extent.y1 < figure.bbox.y1
 
 
 # Cut to 14 characters, two of them are the same at the beginning and at the end.

@@ -44,7 +44,7 @@ STAGES = (
 CURVES = {"loss": "loss (nats)", "acc": "accuracy"}
 MAX_IMAGES = 8  # of attention.png
 MAX_COUNTS = 12  # classes of a confusion matrix with a number in each cell
-MAX_NAMES = 25  # classes of one with their names beside it
+NAMES_PER_INCH = 4  # of one's width that fit beside it
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -133,7 +133,7 @@ def confusion(
     """
     count = len(classes)
     shares = counts / np.maximum(sizes, 1)[:, None]
-    figure = Figure(figsize=(width, 0.85 * width))
+    figure = Figure(figsize=(width, 0.85 * width), layout="compressed")  # as is made for images
     axes = figure.subplots()
     image = axes.imshow(100 * shares, cmap=blues(), norm=PowerNorm(0.5, 0, 100))
     colour_bar(image, [axes], "share of the true class (%)").ax.set_yticks([0, 1, 5, 20, 50, 100])
@@ -145,7 +145,7 @@ def confusion(
         for row, column in zip(*np.nonzero(counts), strict=True):
             text = axes.text(column, row, str(texts[row][column]), ha="center", va="center", fontsize=8)
             text.set_in_layout(False)  # stands inside: measuring it takes time
-    if count <= MAX_NAMES:
+    if count <= NAMES_PER_INCH * width:
         names = shorten(classes)
         long = max(map(text_width, names)) > 3
         axes.set_xticks(range(count), names, rotation=45 if long else 0)
@@ -155,6 +155,8 @@ def confusion(
                 label.set(ha="right", rotation_mode="anchor")
     else:
         axes.set(xlabel="predicted (class number)", ylabel="true (class number)")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
