@@ -140,6 +140,17 @@ def test_the_maps_are_the_models_attention(opened, record):
     brightest = opened.locator("#heads canvas").first.get_attribute("aria-label")
     most = int(expected[0].argmax())
     assert f"most at row {most // 4 + 1}, column {most % 4 + 1}" in brightest
+    similar = opened.evaluate("throughMaps()[1].values")
+    assert similar[index] == 1
+    most = int(np.delete(similar, index).argmax())
+    row, column = divmod(most + (most >= index), 4)
+    label = opened.locator("#through canvas").last.get_attribute("aria-label")
+    assert label.startswith("similarity")
+    assert label.endswith(f"most at row {row + 1}, column {column + 1}")
+    frame = opened.locator("#through canvas").last.evaluate("""(canvas) =>
+      Array.from(canvas.getContext("2d").getImageData(2 * ACROSS, CELL, ACROSS, CELL).data)""")
+    brightness = np.reshape(frame, (-1, 4))[:, :3].mean(axis=1)
+    assert brightness.min() < 60, "black beside the white, which alone would not be seen on yellow"
     scale = opened.evaluate("""() => {
       const real = headMaps;
       headMaps = () => real().map((map) => ({...map, values: map.values.map((_, index) => Number(index === 0))}));
@@ -150,6 +161,14 @@ def test_the_maps_are_the_models_attention(opened, record):
       return text;
     }""")
     assert scale == "100 % of the attention"
+
+
+def test_the_chosen_image_is_seen_in_forced_colours(opened):
+    opened.emulate_media(forced_colors="active")
+    borders = opened.locator(".choices img").evaluate_all("all => all.map(one => getComputedStyle(one).borderColor)")
+    assert borders.count(borders[0]) == 1
+    assert opened.locator("#bar").evaluate("bar => getComputedStyle(bar).backgroundImage").startswith("linear-gradient")
+    opened.emulate_media(forced_colors="none")
 
 
 def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):

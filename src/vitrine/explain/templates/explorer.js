@@ -62,6 +62,15 @@ function colourOf(scale, value) {
 
 const where = (index) => `row ${Math.floor(index / columns) + 1}, column ${index % columns + 1}`;
 
+// Outlines the chosen patch in white on black, which is seen on any colour.
+function outline(pen, width, height, lines) {
+  ["#000000", "#ffffff"].forEach((colour, index) => {
+    pen.strokeStyle = colour;
+    pen.lineWidth = lines[index];
+    pen.strokeRect((patch % columns) * width, Math.floor(patch / columns) * height, width, height);
+  });
+}
+
 function drawMaps(list, maps, most) {
   list.replaceChildren(...maps.map(({ name, values, scale = "attention", most: own }) => {
     const canvas = document.createElement("canvas"), item = document.createElement("li"), top = own ?? most ?? Math.max(...values);
@@ -72,13 +81,11 @@ function drawMaps(list, maps, most) {
       pen.fillStyle = colourOf(scale, top > 0 ? value / top : 0);
       pen.fillRect((index % columns) * ACROSS, Math.floor(index / columns) * CELL, ACROSS, CELL);
     });
-    if (patch !== null) {
-      pen.strokeStyle = "#ffffff";
-      pen.lineWidth = 2;
-      pen.strokeRect((patch % columns) * ACROSS + 1, Math.floor(patch / columns) * CELL + 1, Math.max(1, ACROSS - 2), CELL - 2);
-    }
+    if (patch !== null) outline(pen, ACROSS, CELL, [4, 2]);
+    // A patch is always most similar to itself.
+    const others = scale === "similarity" ? values.map((value, index) => (index === patch ? -1 : value)) : values;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${name}: most at ${where(values.indexOf(Math.max(...values)))}`);
+    canvas.setAttribute("aria-label", `${name}: most at ${where(others.indexOf(Math.max(...others)))}`);
     item.append(canvas, name);
     return item;
   }));
@@ -100,12 +107,7 @@ function drawPicture() {
   for (let column = 1; column < columns; column++) { pen.moveTo(column * width, 0); pen.lineTo(column * width, picture.height); }
   for (let row = 1; row < rows; row++) { pen.moveTo(0, row * height); pen.lineTo(picture.width, row * height); }
   pen.stroke();
-  if (patch === null) return;
-  for (const [colour, line] of [["#000000", 6], ["#ffffff", 3]]) {
-    pen.strokeStyle = colour;
-    pen.lineWidth = line;
-    pen.strokeRect((patch % columns) * width, Math.floor(patch / columns) * height, width, height);
-  }
+  if (patch !== null) outline(pen, width, height, [6, 3]);
 }
 
 function show() {
