@@ -107,6 +107,12 @@ def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
     return ", ".join(name for name, has in zip(names, label, strict=True) if has) or "none"
 
 
+def isolated(name: str) -> str:
+    """Return a name for a sentence of a page: one that is written from right to left turns around nothing beside it."""
+    right_to_left = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in name)
+    return f"\u2068{name}\u2069" if right_to_left else name
+
+
 def nearest(given: str, allowed: Iterable[str]) -> str:
     """The allowed name most similar to ``given``, whatever its case, or an empty string if none is similar.
 

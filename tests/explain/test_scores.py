@@ -81,6 +81,12 @@ def test_predictions_beyond_the_datas_classes_count_as_wrong():
     assert found.recall[:, 0].tolist() == [1, 0]
 
 
+def test_names_written_from_right_to_left_keep_the_order_of_a_sentence():
+    found = Predictions(np.array([0, 1, 1]), np.array([1, 1, 1]), np.ones(3), np.ones(3))
+    text = confusion_section(found, ["قطة", "dog"]).text
+    assert "Most often: \u2068قطة\u2069 as dog (1)." in text
+
+
 @pytest.mark.parametrize("others", [0, 5])
 def test_images_taken_for_an_output_that_is_no_class_are_mistakes(others):
     labels = np.arange(360) % 10

@@ -18,7 +18,7 @@ from vitrine.explain.section import DrawnFigure, RunSection
 from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
 from vitrine.runs.facts import images_of
-from vitrine.text import class_name, listed, plural
+from vitrine.text import class_name, isolated, listed, plural
 from vitrine.training import plots
 
 IN_ROLLOUT = 4  # images of the figure
@@ -123,7 +123,7 @@ def patch_section(config: ViTConfig, shown: Shown) -> RunSection:
     if not len(shown.pixels):
         return RunSection("patches", "Patches", text)
     figure = maps.draw_patches(shown.pixels[0], config)
-    caption = f"A {shown.kind}, {shown.truth[0]}, and its patches, numbered in rows from the top left."
+    caption = f"A {shown.kind}, {isolated(shown.truth[0])}, and its patches, numbered in rows from the top left."
     drawn = DrawnFigure("patches", "", caption, f"{caption} {text}", figure)
     return RunSection("patches", "Patches", text, [drawn])
 
@@ -287,7 +287,9 @@ def likeness_section(shown: Shown) -> RunSection:
     alt = f"{caption} It is {middle[0]:.2f} before the first block, and {middle[-1]:.2f} after the last."
     table = [["blocks passed", "median"], *([str(depth), f"{value:.3f}"] for depth, value in enumerate(middle))]
     by_depth = DrawnFigure("similarity", "By depth", caption, alt, maps.draw_similarity_by_depth(shown.measured), table)
-    caption = f"Similarities of all patches of one image, {shown.truth[0]}: a row and a column for each patch."
+    caption = (
+        f"Similarities of all patches of one image, {isolated(shown.truth[0])}: a row and a column for each patch."
+    )
     similarity = shown.observed[0].similarity.numpy()
     alt = f"{caption} From {similarity.min():.2f} to {similarity.max():.2f}."
     figure = maps.draw_patch_similarities(similarity)
@@ -297,4 +299,5 @@ def likeness_section(shown: Shown) -> RunSection:
 
 
 def _caption(true: str, guess: str) -> str:
-    return f"{true}, recognised" if true == guess else f"{true}, taken for {guess}"
+    recognised = true == guess
+    return f"{isolated(true)}, {'recognised' if recognised else f'taken for {isolated(guess)}'}"

@@ -18,7 +18,7 @@ from vitrine.figure_style import COLOURS, QUIET, WIDTH, short_class_names, short
 from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import BINS
-from vitrine.text import class_name, listed, plural, printable
+from vitrine.text import class_name, isolated, listed, plural, printable
 from vitrine.training import plots
 from vitrine.training.lr_range import CURVE, read_curve
 from vitrine.training.plots import CURVES
@@ -106,11 +106,13 @@ def confusion_section(predictions: Predictions, names: Sequence[str], kind: str 
     text, to_hundred = f"Every {kind} is classified correctly.", ": each row sums to 100"
     if mistakes := int((~predictions.correct).sum()):
         pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:3], wrong.shape))[0]
-        often = [f"{names[a]} as {names[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
+        in_text = list(map(isolated, names))
+        often = [f"{in_text[a]} as {in_text[b]} ({wrong[a, b]})" for a, b in pairs if wrong[a, b]]
         text = f"{plural(mistakes, 'mistake')} in {plural(len(predictions.labels), kind)}."
         text += f" Most often: {listed(often)}." if often else ""
     most = int(sizes.argmax())
-    text += f" Always answering {names[most]} would be right for {100 * sizes[most] / len(predictions.labels):.2f} %."
+    always = 100 * sizes[most] / len(predictions.labels)
+    text += f" Always answering {isolated(names[most])} would be right for {always:.2f} %."
     if outside := int((predictions.predicted >= len(names)).sum()):
         text += f" {plural(outside, 'image was', 'images were')} taken for an output without a class."
         to_hundred = ""
@@ -160,7 +162,7 @@ def class_section(predictions: Predictions, names: Sequence[str], kind: str = "t
         table.append([names[index], f"{scores.support[index]:,}", *cells])
     worst = known[0]
     alt = f"Recall, precision and F1 of {plural(min(len(known), MAX_ROWS), 'class', 'classes')}, the lowest F1 on top: "
-    alt += f"{names[worst]}, {_with_interval(scores.f1[worst])} %."
+    alt += f"{isolated(names[worst])}, {_with_interval(scores.f1[worst])} %."
     caption = "Bars are 95 % intervals." + (f" The {MAX_ROWS} lowest." if len(known) > MAX_ROWS else "")
     figure = draw_scores(scores, known[:MAX_ROWS], names)
     return RunSection("classes", "Classes", text, [DrawnFigure("classes", "", caption, alt, figure, table)])
@@ -267,9 +269,8 @@ def wrong_section(run_images: RunImages, predictions: Predictions, names: Sequen
             ]
             for index in chosen.tolist()
         ]
-        alt = (
-            f"{title}: " + "; ".join(f"{true} taken for {guess}, {share} %" for _, true, guess, share, _ in rows) + "."
-        )
+        taken = [f"{isolated(row[1])} taken for {isolated(row[2])}, {row[3]} %" for row in rows]
+        alt = f"{title}: {'; '.join(taken)}."
         caption = f"{what} Above each image its {true}, below what it was taken for and with which probability."
         caption += " That of several labels is as if they were independent." if predictions.multi_label else ""
         named = [files[index] for index in chosen.tolist() if files]

@@ -196,7 +196,7 @@ def test_each_test_image_gives_the_probabilities_of_pytorch(digits, digits_page)
         whole = digits_page.page.evaluate("document.querySelector('#classes td').offsetWidth")
         assert widths == pytest.approx([max(1, whole * float(share)) for share in probabilities], abs=1.5)
         assert digits_page.page.locator("tr.true th").inner_text() == str(index)
-        right = "which is right" if probabilities.argmax() == index else f"the true class is {index}"
+        right = "which is right" if probabilities.argmax() == index else f"the true class is \u2068{index}\u2069"
         assert right in digits_page.page.locator("#status").inner_text()
 
 
@@ -506,6 +506,20 @@ def test_nothing_is_cut_or_overlaps(digits_file, colour_file, browser, width, sc
             assert min(target.bounding_box()[side] for side in ("width", "height")) >= SMALLEST_TARGET
         assert opened.troubles == []
         page.close()
+
+
+def test_bars_and_the_chosen_image_are_seen_in_forced_colours(digits_page):
+    page = digits_page.page
+    digits_page.after(page.locator("#samples button").first.click)
+    page.emulate_media(forced_colors="active")
+    colour = "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
+    bars, (paper,) = page.locator(".bar").evaluate_all(colour), page.locator("body").evaluate_all(colour)
+    assert paper not in bars
+    outlines = page.locator("#samples button").evaluate_all(
+        "(all) => all.map((one) => getComputedStyle(one).outlineStyle)"
+    )
+    assert outlines == ["solid"] + ["none"] * 9
+    page.emulate_media(forced_colors="none")
 
 
 def test_the_theme_is_switched_by_its_button(digits_page):

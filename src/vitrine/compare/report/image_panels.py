@@ -25,7 +25,7 @@ from vitrine.config.model import MAX_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError, joined_lines
 from vitrine.figure_style import ATTENTION
 from vitrine.runs import RunRecord
-from vitrine.text import class_name, plural
+from vitrine.text import class_name, isolated, plural
 
 MAX_HARD_IMAGES = 24
 MAX_MODELS = 6
@@ -293,7 +293,7 @@ def _load_test_split(data: dict[str, Any], cache_dir: Path, trust: tuple[str, ..
 
 
 def _hard_caption(image: HardImage, names: Sequence[str], runs: int) -> str:
-    label, mistaken_for = class_name(names, image.label), class_name(names, image.mistaken_for)
+    label, mistaken_for = (isolated(class_name(names, one)) for one in (image.label, image.mistaken_for))
     return f"{label}, mistaken for {mistaken_for}; wrong in {image.errors} of {plural(runs, 'run')}"
 
 

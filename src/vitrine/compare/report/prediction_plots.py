@@ -9,7 +9,7 @@ from vitrine.compare.predictions import Calibration, Predictions, confusion, per
 from vitrine.compare.report.style import OTHER, Plot, RowStyles, escape, five_digits
 from vitrine.compare.table import ConfigurationRow
 from vitrine.figure_style import shorten
-from vitrine.text import listed, plural
+from vitrine.text import isolated, listed, plural
 
 MAX_TEXT_COLUMNS = 12  # of a heatmap whose cells have room for a number
 MAX_TABLE_CLASSES = 25
@@ -99,7 +99,7 @@ def _hardest(accuracies: np.ndarray, names: list[str]) -> str:
     hardest = np.flatnonzero(shown == shown.min())
     if len(hardest) == np.isfinite(means).sum():
         return ""
-    classes = listed([names[index] for index in hardest], 3)
+    classes = listed([isolated(names[index]) for index in hardest], 3)
     return f"{'is' if len(hardest) == 1 else 'are'} {classes}: {100 * means.min():.1f} % on average"
 
 
@@ -117,7 +117,8 @@ def confusion_matrix(row: ConfigurationRow, runs: Sequence[Predictions], names: 
         if counts[true, predicted] > 1:
             tied = f", and {plural(others, 'other pair')} of classes as often" if others else ""
             share = f"{counts[true, predicted]} of {class_sizes[true]}"
-            parts.append(f"Most often, {name} mistakes {names[true]} for {names[predicted]}, {share}{tied}.")
+            mistake = f"{isolated(names[true])} for {isolated(names[predicted])}"
+            parts.append(f"Most often, {name} mistakes {mistake}, {share}{tied}.")
         parts.append(f"Counts are sums over {plural(len(runs), 'run')}." if len(runs) > 1 else "")
         parts.append("Mistakes are coloured by their share of the true class.")
     if outside := sum(int((run.predicted >= len(names)).sum()) for run in runs):

@@ -68,9 +68,9 @@ function show(data) {
 }
 
 function summary() {
-  const best = ranked()[0];
-  const verdict = current.label === null ? "" : best === current.label ? ", which is right" : `; the true class is ${classes[current.label]}`;
-  return `${classes[best]}, ${percent(answer.probabilities[best])}${verdict}.`;
+  const best = ranked()[0], name = (index) => `\u2068${classes[index]}\u2069`;  // it may be written from right to left
+  const verdict = current.label === null ? "" : best === current.label ? ", which is right" : `; the true class is ${name(current.label)}`;
+  return `${name(best)}, ${percent(answer.probabilities[best])}${verdict}.`;
 }
 
 const ranked = () => [...classes.keys()].sort((a, b) => answer.probabilities[b] - answer.probabilities[a]);
