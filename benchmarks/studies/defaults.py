@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seeds import (
+    OTHER_WEIGHTS,
     ROOT,
     SEEDS,
     STUDIES,
@@ -239,9 +240,7 @@ def page(results: Mapping[str, Any]) -> str:
     head = HEAD.format(train=results["images"]["train"], epochs=results["epochs"], val=val, image=1 / val)
     if "runs" not in results:  # measured before the values of runs were kept
         rows, shared = results["rows"], results
-        commit = (
-            f"at commit {results['commit']}, when initial weights were drawn in another order: today's values differ"
-        )
+        commit = f"at commit {results['commit']}, {OTHER_WEIGHTS}"
     else:
         runs = results["runs"]
         rows = table(runs)

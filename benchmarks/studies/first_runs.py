@@ -19,12 +19,15 @@ from seeds import (
     commits_of,
     cost_table,
     finished_runs,
+    other_weights_note,
     run_command,
     summarize,
     train_seeds,
     write_between,
     write_recipe_heads,
 )
+
+from vitrine.runs.provenance import code_state
 
 OUT = ROOT / "outputs" / "first_runs"
 COMMANDS = {
@@ -57,7 +60,7 @@ def main() -> None:
         train_seeds(OUT / name, [*COMMANDS[name].split(), *root])
         results["runs"][name] = summarize(COMMANDS[name], finished_runs(OUT / name))
     if not options.names and not options.table:
-        results["start_up"] = start_up()
+        results["start_up"] = {"commit": code_state()[0]["commit"], "seconds": start_up()}
     results["runs"] = {name: results["runs"][name] for name in COMMANDS if name in results["runs"]}
     JSON.write_text(json.dumps(results, indent=2) + "\n")
     write_table(results)
@@ -67,10 +70,10 @@ def main() -> None:
             shutil.copy(runs[0]["folder"] / plot, ROOT / "docs" / "images" / plot)
 
 
-def start_up() -> dict[str, float]:
-    """Seconds of commands that train nothing: the best of five, because machines are shared."""
+def start_up() -> dict[str, list[float]]:
+    """Seconds of commands that train nothing, five times each."""
     return {
-        name: round(min(run_command("train.py", *arguments).seconds for _ in range(5)), 2)
+        name: [round(run_command("train.py", *arguments).seconds, 2) for _ in range(5)]
         for name, arguments in START_UP.items()
     }
 
@@ -81,16 +84,18 @@ def write_table(results: Mapping[str, Any]) -> None:
     summaries = [*results["runs"].values(), *(longer[recipe] for recipe in LONGER)]
     lines = cost_table(summaries)
     first = results["runs"]["vit_tiny"]
-    times = ", ".join(f"{name} {seconds} s" for name, seconds in results["start_up"].items())
+    began = results["start_up"]
+    times = ", ".join(f"{name} {min(seconds)} s" for name, seconds in began["seconds"].items())
     lines += [
         "",
         f"Means over seeds {', '.join(map(str, SEEDS))} with 95 % intervals (Student's t), on {first['machine']},",
         f"torch {first['torch']}. Times are those of whole commands.",
-        f"Commands that train nothing: {times}. Measured by",
-        "`python benchmarks/studies/first_runs.py` and, in the last row, "
+        f"Commands that train nothing: {times}; the fastest of five each, as of commit {began['commit'][:7]}.",
+        "Measured by `python benchmarks/studies/first_runs.py` and, in the last row, "
         f"`python benchmarks/studies/time_to_accuracy.py {' '.join(LONGER)}`,",
         f"at {commits_of(summaries)}.",
     ]
+    lines += other_weights_note(commit for summary in summaries for commit in summary["commits"])
     write_between(ROOT / "README.md", "first_runs", lines)
 
 

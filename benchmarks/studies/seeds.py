@@ -24,6 +24,7 @@ from pages import markdown_table, write_between
 __all__ = [
     "NEUTRAL",
     "NEUTRAL_IN_SWEEPS",
+    "OTHER_WEIGHTS",
     "ROOT",
     "SEEDS",
     "STUDIES",
@@ -33,7 +34,9 @@ __all__ = [
     "device_name",
     "finished_runs",
     "format_result",
+    "had_other_weights",
     "markdown_table",
+    "other_weights_note",
     "run_command",
     "split_arguments",
     "summarize",
@@ -51,6 +54,9 @@ MIN_SECONDS = 60  # of trainer.max_time that must be left to start another train
 # Keys of overrides that change how a run is executed and never its result; a trailing dot stands for a whole section.
 NEUTRAL = ("trainer.max_time", "trainer.compile", "accelerator")
 NEUTRAL_IN_SWEEPS = ("hydra/launcher", "launcher.", *NEUTRAL)
+# Commits of published trainings that lack 8c59cc28, since which initial weights are drawn by parameter name.
+OTHER_WEIGHTS_COMMITS = ("0987be6", "179af4a", "2dd94c2", "42e7d39", "48dfb4b", "92ad109", "aa41349", "fd0e346")
+OTHER_WEIGHTS = "when initial weights were drawn in another order: today's values differ"
 
 
 def split_arguments(
@@ -203,11 +209,22 @@ def commits_of(summaries: Iterable[Mapping[str, Any]]) -> str:
     return f"commit{'s' if len(commits) > 1 else ''} {listed(commits)}{unknown}"
 
 
+def had_other_weights(commits: Iterable[str | None]) -> bool:
+    """Whether one of the commits draws other initial weights than today's code, with the same seed."""
+    return any(commit and commit[:7] in OTHER_WEIGHTS_COMMITS for commit in commits)
+
+
+def other_weights_note(commits: Iterable[str | None]) -> list[str]:
+    """The line below a table whose † marks results of such commits; none if there are none."""
+    return [f"† Trained {OTHER_WEIGHTS}."] if had_other_weights(commits) else []
+
+
 def cost_table(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A Markdown table of commands: test accuracy, time and memory."""
+    """A Markdown table of commands: test accuracy, † where the initial weights were others, time and memory."""
     lines = ["| command | test accuracy | time, start to end | peak memory |", "|---|---|---|---|"]
     for summary in summaries:
         accuracy, seconds = format_result(summary)
+        accuracy += " †" * had_other_weights(summary["commits"])
         lines.append(f"| `{summary['command']}` | {accuracy} | {seconds} | {summary['memory'] / 1e9:.2f} GB |")
     return lines
 

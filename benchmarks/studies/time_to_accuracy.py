@@ -24,6 +24,8 @@ from seeds import (
     cost_table,
     finished_runs,
     format_result,
+    had_other_weights,
+    other_weights_note,
     split_arguments,
     summarize,
     train_seeds,
@@ -140,10 +142,12 @@ def cost_lines(results: Mapping[str, Any]) -> list[str]:
     places = sorted({"{machine}, {device}, torch {torch}".format(**result) for result in results.values()})
     missing = ", ".join(f"`{recipe}`" for recipe in RECIPES if recipe not in results)
     seeds = ", ".join(map(str, SEEDS))
+    commits = [commit for result in results.values() for commit in result["commits"]]
     lines = [*cost_table(results.values()), ""]
     lines.append(f"Means over seeds {seeds} with 95 % intervals (Student's t), on {'; '.join(places)}.")
     lines += [result["note"] for result in results.values() if "note" in result]  # of one measurement, written by hand
-    return [*lines, f"Not yet measured: {missing}."] if missing else lines
+    lines += [f"Not yet measured: {missing}."] if missing else []
+    return [*lines, *other_weights_note(commits)]
 
 
 def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> str:
@@ -164,7 +168,8 @@ def table_row(recipe: str, result: Mapping[str, Any] | None, columns: int) -> st
         where += f", {result['at_once']} seeds at once"
     where += f", {commits_of([result])}"
     where = f"{result['machine']}, {where}" if result["device"].startswith("CPU") else where
-    cells += [f"{format_result(result)[0]} ({len(curves)} seeds)", where]
+    mark = " †" * had_other_weights(result["commits"])
+    cells += [f"{format_result(result)[0]} ({len(curves)} seeds){mark}", where]
     return f"| {' | '.join(cells)} |"
 
 

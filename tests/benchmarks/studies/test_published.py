@@ -14,6 +14,8 @@ from vitrine.compare.table_formats import markdown
 
 STUDIES = ROOT / "benchmarks" / "studies"
 DOCS = ROOT / "docs"
+TRAINED = ("first_runs", "time_to_accuracy", "recipes", "defaults", "positions", "finetuning", "reproductions")
+TRAINED += ("range_tests", "things_to_try", "coverage", "first_decision", "peers")
 COMMIT = re.compile(r'"([0-9a-f]{40})"|\b(?:at|by) commits? ([0-9a-f]{7}(?:(?:, | and )[0-9a-f]{7})*)', re.IGNORECASE)
 
 
@@ -103,18 +105,34 @@ def test_every_published_mean_has_its_runs():
         assert len(runs) == len(result["runs"]) == 50
         assert all({"seed", "commit", "precision", "machine", "device"} <= set(run) for run in runs.values())
     assert known("defaults")["commit"]
+    assert known("first_runs")["start_up"]["commit"]
+    assert all(known("first_runs")["start_up"]["seconds"].values())
 
 
 def git(*arguments):
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.split()
 
 
-def test_every_commit_that_measured_something_is_in_the_history():
-    """Those of other projects are not given as ``at commit`` or ``by commit``."""
+@pytest.fixture
+def history():
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a clone of the repository")
     if git("rev-parse", "--is-shallow-repository") != ["false"]:
         pytest.skip("the clone is shallow: it lacks the history")
+    return {commit[:7] for commit in git("rev-list", "HEAD")}
+
+
+def test_trainings_with_initial_weights_of_another_order_are_marked(study, history):
+    """Published ones are of commits that lack the one that changed the order."""
+    today = {commit[:7] for commit in git("rev-list", "--ancestry-path", "8c59cc28^..HEAD")}
+    text = "".join((STUDIES / f"{name}.json").read_text() for name in TRAINED)
+    commits = {commit[:7] for commit in re.findall(r'"([0-9a-f]{7,40})"', text)} & history
+    started = known("first_runs")["start_up"]["commit"][:7]  # trained nothing
+    assert commits - today - {started} == set(study("seeds").OTHER_WEIGHTS_COMMITS)
+
+
+def test_every_commit_that_measured_something_is_in_the_history(history):
+    """Those of other projects are not given as ``at commit`` or ``by commit``."""
     paths = [*(ROOT / "benchmarks").rglob("*.json"), *DOCS.rglob("*.md")]
     named = {
         commit[:7]: path.name
@@ -123,7 +141,6 @@ def test_every_commit_that_measured_something_is_in_the_history():
         for commit in re.findall(r"[0-9a-f]{7,}", " ".join(groups))
     }
     assert len(named) > 40
-    history = {commit[:7] for commit in git("rev-list", "HEAD")}
     assert {commit: name for commit, name in named.items() if commit not in history} == {}
 
 

@@ -71,12 +71,16 @@ def test_the_page_lists_what_was_measured_and_what_was_not(benchmark):
         "machine": "a",
         "device": "CPU, 2 threads",
         "torch": "2",
+        "commits": ["0123456789abcdef", None],
     }
     *_, row, _, machine, missing = benchmark.cost_lines({"cifar10/cpu": result})
     assert row == "| `python train.py experiment=cifar10/cpu` | 0.8000 ± 0.0100 | 30 to 32 s | 1.81 GB |"
     assert machine.endswith("on a, CPU, 2 threads, torch 2.")
     assert missing == "Not yet measured: `cifar10/fast`, `cifar10/best`, `cifar10/stem`."
     assert not any("Not yet" in line for line in benchmark.cost_lines(dict.fromkeys(benchmark.RECIPES, result)))
+    earlier = benchmark.cost_lines({"cifar10/cpu": result | {"commits": ["2dd94c201c929dba", None]}})
+    assert earlier[2] == "| `python train.py experiment=cifar10/cpu` | 0.8000 ± 0.0100 † | 30 to 32 s | 1.81 GB |"
+    assert earlier[-1] == "† Trained when initial weights were drawn in another order: today's values differ."
 
 
 def test_a_time_limit_holds_for_all_seeds_together(seeds, monkeypatch, capsys):
