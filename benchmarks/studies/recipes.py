@@ -14,21 +14,24 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from seeds import (
     NEUTRAL_IN_SWEEPS,
     ROOT,
     STUDIES,
+    commits_of,
     device_name,
+    had_other_weights,
     markdown_table,
+    other_weights_note,
     split_arguments,
     with_remaining_time,
 )
 
 from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.runs import RunRecord
-from vitrine.text import listed
 
 OUT = ROOT / "outputs" / "recipes"
 JSON = STUDIES / "recipes.json"
@@ -136,7 +139,7 @@ QUESTIONS = {
         found="The stem gains several points, as expected. The row of smaller images computes 1.2 times as much as "
         "that of the stem alone, so it does not tell whether they gain anything at equal time; *Smaller images first, "
         "or fewer patches* asks that. Plain patches were timed beside other work; [variants.md](variants.md) has the "
-        "cost of a stem. What three epochs gain is lost in a whole training, though: the next question.",
+        "cost of a stem. Whether a whole training keeps what three epochs gain: the next question.",
     ),
     "length": Question(
         "What is left of the stem's gain after half an hour, and does stronger augmentation keep it?",
@@ -148,9 +151,10 @@ QUESTIONS = {
             "patch_embed=conv_stem trainer.max_epochs=14 augment.trivial=true loss.label_smoothing=0.1",
         ),
         ("whole",),
-        found="Nothing is left of it. With crop and flip alone, training accuracy reaches 0.95, while validation loss "
-        "rises from the seventeenth epoch on. TrivialAugment and smoothing prevent that, and fourteen epochs are too "
-        "few for them. The last row was trained on one thread beside other work.",
+        found="Three points it is not. Whether anything is left, one seed cannot tell: those of the recipe alone, of "
+        "[time_to_accuracy.md](time_to_accuracy.md) with seeds 0, 1 and 2, lie between 0.8430 and 0.8500. With crop "
+        "and flip, training accuracy reaches 0.95, while validation loss rises from the seventeenth epoch on; "
+        "TrivialAugment and smoothing prevent that. The last row was trained beside other work.",
     ),
     "fewer": Question(
         "Smaller images first, or fewer patches, and more epochs for the same computation?",
@@ -164,8 +168,8 @@ QUESTIONS = {
         ),
         ("cpu",),
         found="Against the expectation, a quarter of the patches left out pays for a fourth epoch that gains 1.9 "
-        "points, and smaller images first lose 1.2: two epochs at full size are too few. The previous question says "
-        "how much of such gains a whole training keeps.",
+        "points, and smaller images first lose 1.2: two epochs at full size are too few. How much of such gains a "
+        "whole training keeps, the previous question leaves open.",
     ),
     "dropped": Question(
         "Do fewer patches keep the stem's gain through a whole training?",
@@ -173,9 +177,9 @@ QUESTIONS = {
         "steps shorter in place of asking for more of them.",
         ("patch_embed=conv_stem trainer.max_epochs=22 model.patch_dropout=0.25",),
         ("whole",),
-        found="0.7 of a point above the recipe in a whole training (0.8500, the question on the stem's gain), with one "
-        "seed: less than what is acted on here. Accuracy on the training images still reaches 0.94. The training was "
-        "interrupted twice and ran beside other work, so its seconds say nothing.",
+        found="One seed cannot tell: it is 1.0 point above the mean of the recipe's three seeds (the question on the "
+        "stem's gain), which were trained in bfloat16 and from other initial weights. Accuracy on the training images "
+        "still reaches 0.94. The training was interrupted twice and ran beside other work, so its seconds say nothing.",
     ),
     "underfit": Question(
         "Why does `fast` end at 0.80, and what lifts it?",
@@ -191,11 +195,12 @@ QUESTIONS = {
         ),
         ("whole-fast",),
         found="Training falls short, not generalisation: accuracy on the mixed and augmented training images is 0.55 "
-        "to 0.57 in the last epoch (their loss 1.53 to 1.54), and validation accuracy still rises. It is the recipe, "
-        "not the GPU: on a CPU, uncompiled, the mean losses of the first steps, 20 at a time, are the same within "
-        "0.4 %. Every image is mixed here; the code of another recipe for a model of this size (arXiv:2112.13492) "
-        "mixes half of its batches. The other rows wait for a GPU: `python benchmarks/studies/recipes.py "
-        "whole-fast/underfit hydra/launcher=process launcher.per_gpu=3`.",
+        "to 0.57 in the last epoch (their loss 1.53 to 1.54), and validation accuracy still rises. On a CPU, "
+        "uncompiled, the mean losses of the first 160 of 35,100 steps, all in the warm-up, 20 at a time, are the same "
+        "within 0.4 %: no sign of an error of the GPU, but the other steps were not compared. No script writes these "
+        "losses, which are in `recipes.json`. Every image is mixed here; the code of another recipe for a model of "
+        "this size (arXiv:2112.13492) mixes half of its batches. The other rows wait for a GPU: `python "
+        "benchmarks/studies/recipes.py whole-fast/underfit hydra/launcher=process launcher.per_gpu=3`.",
     ),
     "parts": Question(
         "The parts of recent ViTs: registers, normalised queries and keys, RMSNorm, SwiGLU, rotary positions?",
@@ -242,11 +247,12 @@ after a question below.
 Each section asks one question about a recipe, trained for a fraction of its epochs and judged on validation images.
 The expectation was written down beforehand; the recipe is the one at the commit named. Rows of several seeds are means
 with a 95 % interval (Student's t), and their differences from the best row are paired by seed; rows of one seed, (1),
-have no interval. The best row comes first. Expect one interval in twenty to miss the true value, and the best of many
-rows to look slightly better than it is. With a single seed, only differences above one point were acted on, and
-questions whose answers are expected to be closer are asked of `fast` alone, which needs a GPU. Times were measured
-with several runs side by side; for costs see [variants.md](variants.md). `python benchmarks/studies/recipes.py NAME`
-runs the sweep of a question and writes this page.
+have no interval. Of a row with other seeds than the best, the difference is that of the means. The best row comes
+first. Expect one interval in twenty to miss the true value, and the best of many rows to look slightly better than it
+is. With a single seed, only differences above one point were acted on, and questions whose answers are expected to be
+closer are asked of `fast` alone, which needs a GPU. Times were measured with several runs side by side; for costs see
+[variants.md](variants.md). `python benchmarks/studies/recipes.py NAME` runs the sweep of a question and writes this
+page.
 """
 
 
@@ -279,7 +285,8 @@ def main() -> None:
             found = collect(folder, setting)
             rows |= found["rows"]
         results = json.loads(JSON.read_text())  # another question may have been answered meanwhile
-        results[name] = found | {"command": " ".join(command(name)), "rows": rows}
+        found |= {"command": " ".join(command(name)), "rows": rows}
+        results[name] = results.get(name, {}) | found  # keeps what was added by hand
         JSON.write_text(json.dumps({known: results[known] for known in names if known in results}, indent=1) + "\n")
     PAGE.write_text(page(results))
 
@@ -311,7 +318,11 @@ def collect(folder: Path, setting: str = "") -> dict[str, Any]:
         if seed in row or record.facts["code"].get("commit") != first["code"].get("commit"):
             raise SystemExit(f"{folder} has runs of an earlier recipe or other code; delete it to train them again")
         found = {"val/acc": record.metrics["val/acc"], "seconds": record.metrics["train_seconds"]}
-        row[seed] = found | {"commit": first["code"].get("commit"), "device": first.get("device")}
+        trained = [row for row in record.history() if "train/acc" in row]
+        last = [row for row in trained if row["epoch"] == trained[-1]["epoch"]]
+        found |= {key: round(fmean(row[key] for row in last), 4) for key in ("train/acc", "train/loss") if last}
+        row[seed] = found | {"commit": first["code"].get("commit")}
+        row[seed] |= {key: record.facts.get(key) for key in ("device", "precision")}
     shared = {"precision": first.get("precision"), "device": first.get("device")}
     return {"on": device_name(first), "commit": first["code"].get("commit"), **shared, "rows": rows}
 
@@ -343,24 +354,36 @@ def section(result: Mapping[str, Any], rest: str = "") -> str:
         choice: ConfidenceInterval.of([run["val/acc"] for run in seeds.values()]) for choice, seeds in rows.items()
     }
     order = sorted(rows, key=lambda choice: -means[choice].mean)
-    lines = []
+    lines, commits = [], []
     for choice in order:
-        seconds = ConfidenceInterval.of([run["seconds"] for run in rows[choice].values()]).mean
-        accuracy = f"{means[choice]} ({means[choice].count})"
-        lines.append([f"`{choice}`", accuracy, gap(rows[order[0]], rows[choice]), seconds])
-    columns = ("choice", "validation accuracy (seeds)", "behind the best", "seconds of training")
-    code = sorted({run.get("commit", result["commit"])[:7] for seeds in rows.values() for run in seeds.values()})
-    by = f"commit{'s' if len(code) > 1 else ''} {listed(code)}"
+        runs = rows[choice].values()
+        own = [run.get("commit", result["commit"]) for run in runs]
+        commits += own
+        seconds = ConfidenceInterval.of([run["seconds"] for run in runs]).mean
+        accuracy = f"{means[choice]} ({means[choice].count})" + " †" * had_other_weights(own)
+        on = "; ".join(sorted({trained_on(run, result) for run in runs}))
+        lines.append([f"`{choice}`", accuracy, gap(rows[order[0]], rows[choice]), seconds, on])
+    columns = ("choice", "validation accuracy (seeds)", "behind the best", "seconds of training", "device, precision")
+    by = commits_of([{"commits": commits}])
     head = f"\n`python train.py {result['command']}`{rest}, on {result['on']}, at {by}:\n\n"
-    return head + "\n".join(markdown_table(columns, lines)) + "\n"
+    note = [f"\n{line}" for line in other_weights_note(commits)]
+    return head + "\n".join([*markdown_table(columns, lines), *note]) + "\n"
+
+
+def trained_on(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Device and precision of a run, or those of all runs of its question."""
+    known = [run.get(key, result.get(key)) for key in ("device", "precision")]
+    return ", ".join(value for value in known if value) or "not recorded"
 
 
 def gap(best: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> str:
-    """Mean difference from the best over the seeds that both have; empty for the best itself."""
-    shared = sorted(best.keys() & other.keys())
-    if best is other or not shared:
+    """Mean difference from the best, paired by seed if both have the same; empty for the best itself."""
+    if best is other:
         return ""
-    return str(ConfidenceInterval.of([best[seed]["val/acc"] - other[seed]["val/acc"] for seed in shared]))
+    if best.keys() != other.keys():
+        means = [ConfidenceInterval.of([run["val/acc"] for run in row.values()]).mean for row in (best, other)]
+        return f"{means[0] - means[1]:.4f}"
+    return str(ConfidenceInterval.of([best[seed]["val/acc"] - other[seed]["val/acc"] for seed in best]))
 
 
 if __name__ == "__main__":
