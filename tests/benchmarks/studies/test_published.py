@@ -34,6 +34,8 @@ def test_intervals_over_folds_are_widened_for_shared_training_images(study):
     losses = np.reshape([run["val/loss"] for run in runs[:10]], (2, 5))
     above = ConfidenceInterval.of(losses[1] - losses[0], 1 / 4)
     assert study("defaults").shorter_table(runs[:10])[1].endswith(f" | {above} |")
+    float32 = [run | {"precision": "32-true"} for run in runs[5:10]]  # not beside its defaults
+    assert study("defaults").shorter_table([*runs[:5], *float32])[1].endswith(" |  |  |")
     assert above.half_width == pytest.approx(1.5 * ConfidenceInterval.of(losses[1] - losses[0]).half_width)
 
 
@@ -62,6 +64,21 @@ def test_readmes_table_is_what_its_study_writes(study, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "ROOT", tmp_path)
     script.write_table(known("first_runs"))
     assert copy.read_text() == (ROOT / "README.md").read_text()
+
+
+def test_the_recipe_of_digits_is_as_accurate_as_its_seeds_can_tell():
+    quick, defaults = known("defaults")["recipe"][:2]
+    assert len(quick["seeds"]) == 5
+    assert str(ConfidenceInterval.of(np.subtract(quick["test/acc"], defaults["test/acc"]))) == "0.0167 ± 0.0186"
+    for page in ("README.md", "docs/first_steps.md", "conf/experiment/digits/quick.yaml"):
+        assert "accuracy that five seeds cannot tell from the defaults'" in (ROOT / page).read_text()
+
+
+def test_a_recipe_that_was_not_measured_claims_no_result():
+    for path in (ROOT / "conf" / "experiment").rglob("*.yaml"):
+        title, _, rest = path.read_text().removeprefix("# @package _global_\n").partition("#\n")
+        if "# Measured: not yet." in rest:
+            assert not re.search("best|most|fastest", title), path
 
 
 def test_the_table_of_finetuning_is_what_its_study_writes(study, tmp_path):
