@@ -64,3 +64,11 @@ def test_each_published_ratio_follows_from_the_published_rounds(measure):
         known = {measure.format_ratio(measure.ratio(*pair)) for pair in pairs if len(pair[0]) >= 6}
         assert claimed <= known, name
     assert without == WITHOUT_ROUNDS
+
+
+def test_speeds_next_to_timm_say_which_of_both_ran_as_cuda_graphs(timing, measure):
+    row = ["`vit_tiny`", "32x32", 1024, "0.9x [0.8, 1]", "1.9x [1.6, 2]", "130", "13%"]
+    claims = timing("gpu").step_claims(("vit_tiny", 32, 4, 1024), row)
+    name = "`vit_tiny` step on a GPU, 32x32, against timm's compiled, ours as CUDA graphs, timm's without"
+    assert claims[name] == "1.9x [1.6, 2]"
+    assert claims.keys() <= json.loads(measure.JSON.read_text())["gpu_step"]["claims"].keys()
