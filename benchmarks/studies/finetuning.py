@@ -59,6 +59,7 @@ METRICS = {
     "test/ece": "calibration error (%)",
     "test/class_acc/dog": "accuracy of the rarest class (%)",
 }
+KEPT = ("val/balanced_acc", "train_seconds")  # beside them
 
 
 def main() -> None:
@@ -165,7 +166,7 @@ def collect(source: str, sweeps: Mapping[str, list[str]]) -> dict[str, Any]:
             "device": facts["device"],
             "precision": facts["precision"],
             "seeds": list(SEEDS),
-            **{key: [by_seed[seed].metrics[key] for seed in SEEDS] for key in (*METRICS, "train_seconds")},
+            **{key: [by_seed[seed].metrics[key] for seed in SEEDS] for key in (*METRICS, *KEPT)},
         }
     found["commits"] = sorted(commits)
     return found

@@ -36,8 +36,9 @@ def test_runs_of_an_earlier_command_in_the_same_folder_are_left_out(study, tmp_p
             record = RunRecord(trial.folder)
             record.update(**FACTS)
             record.write_config(to_plain(trial.config))
-            record.write_metrics(dict.fromkeys([*script.METRICS, "train_seconds"], value))
+            record.write_metrics(dict.fromkeys([*script.METRICS, *script.KEPT], value))
     monkeypatch.chdir("/")
     found = script.collect("source", {"from scratch": present})
-    assert found["methods"]["from scratch"]["test/balanced_acc"] == [0.25] * 3
+    for split in ("val", "test"):
+        assert found["methods"]["from scratch"][f"{split}/balanced_acc"] == [0.25] * 3
     assert found["methods"]["from scratch"]["seeds"] == [0, 1, 2]
