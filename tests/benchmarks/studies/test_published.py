@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers.running import ROOT
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.simultaneous import Family
+from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.compare.table_formats import markdown
 
 STUDIES = ROOT / "benchmarks" / "studies"
@@ -79,6 +80,22 @@ def test_a_recipe_that_was_not_measured_claims_no_result():
         title, _, rest = path.read_text().removeprefix("# @package _global_\n").partition("#\n")
         if "# Measured: not yet." in rest:
             assert not re.search("best|most|fastest", title), path
+
+
+def test_the_page_of_peers_is_what_its_study_writes(study, tmp_path, monkeypatch):
+    """And gives the intervals that today's rule finds in the accuracies."""
+    script, copy = study("peers"), tmp_path / "peers.md"
+    copy.write_text((DOCS / "peers.md").read_text())
+    monkeypatch.setattr(script, "PAGE", copy)
+    script.write_page(known("peers"))
+    assert copy.read_text() == (DOCS / "peers.md").read_text()
+    accuracies: dict[tuple[float, float], dict[float, float]] = {}
+    for run in known("peers")["vitrine"]["runs"]:
+        accuracies.setdefault((run["lr"], run["batch"]), {})[run["seed"]] = 100 * run["acc"]
+    for configuration in ((0.003, 64), (0.001, 128)):
+        found = difference(accuracies[configuration], accuracies[0.001, 64], Family(3))
+        assert f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]" in copy.read_text()
+        assert f"{found.corrected:.3f}" == "0.004"
 
 
 def test_the_table_of_finetuning_is_what_its_study_writes(study, tmp_path):
