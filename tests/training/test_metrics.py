@@ -11,6 +11,9 @@ from helpers.running import SMALL
 from helpers.user_parts import enter_lab
 from sklearn import metrics as sklearn_metrics
 from statsmodels.stats.proportion import proportion_confint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torchmetrics.functional import classification
 
 from vitrine import compose, fit
 from vitrine.config.parts import PartError
@@ -50,6 +53,44 @@ def test_metrics_are_scikit_learns(outputs):
     else:
         expected["auroc"] = sklearn_metrics.roc_auc_score(labels, probabilities, multi_class="ovr")
     assert {name: value for name, value in found.items() if name != "ece"} == pytest.approx(expected, abs=1e-6)
+
+
+def test_equal_logits_count_as_torchmetrics_counts_them(outputs):
+    logits, labels = outputs[0].round(), outputs[1]
+    classes, present = logits.shape[1], labels.unique()
+    is_of_class = (labels[:, None] == present).long()
+    expected = {
+        "macro_f1": classification.multiclass_f1_score(logits, labels, classes, average="macro"),
+        "auroc": classification.multilabel_auroc(logits.softmax(dim=1)[:, present], is_of_class, len(present)),
+    }
+    if classes > 5:
+        expected["top5_acc"] = classification.multiclass_accuracy(logits, labels, classes, average="micro", top_k=5)
+    assert measure(logits, labels, expected) == pytest.approx({name: float(one) for name, one in expected.items()})
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that an operation returns."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        self.bytes = max([self.bytes, *(one.untyped_storage().nbytes() for one in tensors)])
+        return result
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_no_metric_takes_more_memory_than_the_logits(deterministic):
+    logits, labels = torch.randn(60, 60), torch.arange(60)
+    expected = measure(logits, labels)
+    torch._C._set_deterministic_algorithms(deterministic)  # the public function imports PyTorch's compiler
+    try:
+        with LargestTensor() as largest:
+            assert measure(logits, labels) == expected
+    finally:
+        torch._C._set_deterministic_algorithms(False)
+    assert largest.bytes <= logits.nbytes
 
 
 def test_metrics_of_several_labels_are_scikit_learns():

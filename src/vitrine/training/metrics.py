@@ -1,4 +1,8 @@
-"""Metrics in addition to accuracy and loss, by torchmetrics, computed once from the logits of all images of a split."""
+"""Metrics in addition to accuracy and loss, computed once from the logits of all images of a split.
+
+Some functions of torchmetrics keep tens of bytes per logit or per pair of classes, with trainer.deterministic per image
+and pair. Where there may be many classes, theirs are computed here with no more than another copy of the logits.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,19 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.functional.classification.accuracy import multiclass_accuracy
-from torchmetrics.functional.classification.auroc import multilabel_auroc
+from torchmetrics.functional.classification.auroc import binary_auroc
 from torchmetrics.functional.classification.average_precision import multilabel_average_precision
 from torchmetrics.functional.classification.calibration_error import multiclass_calibration_error
-from torchmetrics.functional.classification.f_beta import multiclass_f1_score, multilabel_f1_score
-from torchmetrics.functional.classification.stat_scores import multiclass_stat_scores
+from torchmetrics.functional.classification.f_beta import multilabel_f1_score
 from torchmetrics.utilities.data import dim_zero_cat
 
 from vitrine.config.metrics import ROUNDING, extra_metrics
 from vitrine.config.parts import PartError, as_part_error, function, parts_of
 from vitrine.config.schema import CallbacksConfig
 from vitrine.runs.image_groups import effective_images
-from vitrine.runs.predictions import BINS
+from vitrine.runs.predictions import BINS, class_counts
 
 QUANTILE = NormalDist().inv_cdf(0.975)  # scipy.stats takes a second to import
 LISTED = 20  # classes that have metrics of their own
@@ -38,27 +40,38 @@ NO_METRICS: Mapping[str, Function] = MappingProxyType({})
 
 def balanced_acc(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over classes, of those that have images, of the share of their images that are classified correctly."""
-    right, images = per_class(logits, labels)
-    return (right / images)[images > 0].mean()
+    correct, of_class, _ = _counts(logits, labels)
+    return (correct / of_class)[of_class > 0].mean()
 
 
 def macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over classes of F1; classes that are neither true nor predicted of any image are left out."""
-    return multiclass_f1_score(logits, labels, logits.shape[1], average="macro", validate_args=False)
+    correct, of_class, taken = _counts(logits, labels)
+    return (2 * correct / (of_class + taken))[of_class + taken > 0].mean()
+
+
+def _counts(logits: Tensor, labels: Tensor) -> list[Tensor]:
+    """Return :func:`class_counts`, int64 on the CPU, where counting is deterministic."""
+    predicted = logits.argmax(dim=1)
+    return [*map(torch.from_numpy, class_counts(labels.cpu().numpy(), predicted.cpu().numpy(), logits.shape[1]))]
 
 
 def top5_acc(logits: Tensor, labels: Tensor) -> Tensor:
     """Share of images whose class is among the five with the largest logits."""
-    return multiclass_accuracy(logits, labels, logits.shape[1], average="micro", top_k=5, validate_args=False)
+    return (logits.topk(5, dim=1).indices == labels[:, None]).any(dim=1).float().mean()
 
 
 def auroc(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over classes with images of the area under the ROC curve against all others; NaN if there is one class."""
-    probabilities, present = logits.softmax(dim=1), labels.unique()
+    probabilities, present = logits.softmax(dim=1), labels.unique().tolist()
     if len(present) < 2:
         return torch.tensor(torch.nan)
-    is_of_class = labels[:, None] == present
-    return multilabel_auroc(probabilities[:, present], is_of_class.long(), len(present), validate_args=False)
+    return _mean_area((probabilities[:, one], labels == one) for one in present)
+
+
+def _mean_area(classes: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the mean area under the ROC curves of probabilities (N,) and truth (N,) bool, taken class by class."""
+    return torch.stack([binary_auroc(given, true.long(), validate_args=False) for given, true in classes]).mean()
 
 
 def ece(logits: Tensor, labels: Tensor) -> Tensor:
@@ -78,10 +91,10 @@ def multi_label_macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
 def multi_label_auroc(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean of the area under the ROC curve over the classes that some images have and others lack; NaN without any."""
     has = labels.bool()
-    mixed = has.any(dim=0) & ~has.all(dim=0)
-    if not mixed.any():
+    mixed = (has.any(dim=0) & ~has.all(dim=0)).nonzero().flatten().tolist()
+    if not mixed:
         return torch.tensor(torch.nan)
-    return multilabel_auroc(logits.sigmoid()[:, mixed], has[:, mixed].long(), int(mixed.sum()), validate_args=False)
+    return _mean_area((logits[:, one].sigmoid(), has[:, one]) for one in mixed)
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> Tensor:
@@ -201,12 +214,6 @@ def class_metrics(
             keys = ("class_acc", "class_acc_low", "class_acc_high")
             found |= {f"{key}/{name}": value for key, value in zip(keys, values, strict=True)}
     return found
-
-
-def per_class(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of correctly classified images and of all images of each class, (num_classes,) int64 each."""
-    scores = multiclass_stat_scores(logits, labels, logits.shape[1], average="none", validate_args=False)
-    return scores[:, 0], scores[:, 4]
 
 
 def share_interval(correct: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float, float]:
