@@ -183,6 +183,14 @@ def test_classes_that_do_not_occur_have_their_place(tmp_path):
     assert cell(picture, 8, 8, 10).min() > 230
 
 
+def test_too_many_classes_have_no_confusion_matrix(tmp_path, capsys):
+    record = RunRecord.create(tmp_path, "word")
+    labels = np.arange(3)
+    assert draw_confusion(record, logits_of(labels, 1001), labels, list(map(str, range(1001)))) is None
+    assert not record.pictures
+    assert capsys.readouterr().err == "vitrine: confusion.png is drawn of up to 1,000 classes, not of 1,001\n"
+
+
 def test_long_class_names_leave_room_for_the_matrix(tmp_path):
     record = RunRecord.create(tmp_path, "word")
     labels = np.arange(10)

@@ -30,7 +30,7 @@ from vitrine.figure_style import (
 from vitrine.models import VisionTransformer, attended_patches
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import confusion_counts, predicted_classes
-from vitrine.text import class_name
+from vitrine.text import class_name, report
 from vitrine.training.lit_module import Classifier
 from vitrine.training.lr_range import read_curve, smoothed
 from vitrine.training.metrics import by_target
@@ -45,6 +45,7 @@ CURVES = {"loss": "loss (nats)", "acc": "accuracy"}
 MAX_IMAGES = 8  # of attention.png
 MAX_COUNTS = 12  # classes of a confusion matrix with a number in each cell
 NAMES_PER_INCH = 4  # of one's width that fit beside it
+MAX_CLASSES = 1000  # classes of one: of more, several share a pixel, and it takes 80 bytes for each pair of classes
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -108,8 +109,14 @@ def lr_range(rates: Sequence[float], losses: Sequence[float], found: float, widt
     return figure
 
 
-def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path:
-    """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes."""
+def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, classes: list[str]) -> Path | None:
+    """Draw confusion.png: test labels against predictions; with counts in the cells of up to twelve classes.
+
+    Of more than ``MAX_CLASSES`` classes there is none, which a line reports.
+    """
+    if len(classes) > MAX_CLASSES:
+        report(f"confusion.png is drawn of up to {MAX_CLASSES:,} classes, not of {len(classes):,}")
+        return None
     counts = confusion_counts(labels, predicted_classes(logits, labels), len(classes))
     sizes = np.bincount(labels, minlength=len(classes))[: len(classes)]
     figure = confusion(counts, sizes, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
