@@ -59,6 +59,23 @@ def test_a_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_p
         read_predictions(path, "logits", "labels")
 
 
+def test_no_file_is_written_that_would_not_be_read(path, monkeypatch, capsys):
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    arrays = {"logits": LOGITS, "labels": LABELS, "labels/above5": LABELS}
+    monkeypatch.setattr("vitrine.runs.predictions.MAX_PREDICTIONS", size)
+    write_predictions(path, arrays)
+    assert np.array_equal(read_predictions(path, "labels/above5")[0], LABELS)
+    path.unlink()
+    monkeypatch.setattr("vitrine.runs.predictions.MAX_PREDICTIONS", size - 1)
+    write_predictions(path, arrays)
+    assert not path.exists()
+    assert (
+        capsys.readouterr().err
+        == f"vitrine: predictions.npz is not written, as it would unpack to more than {size - 1} bytes\n"
+    )
+
+
 def _declare(path, size):
     """Let the archive's directory give ``size`` bytes for each of its files, too few for ZIP64."""
     content = path.read_bytes()

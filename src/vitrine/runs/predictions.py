@@ -9,18 +9,23 @@ import numpy as np
 
 from vitrine.errors import RunError, first_line
 from vitrine.files import replacing
-from vitrine.text import file_size
+from vitrine.text import file_size, report
 from vitrine.untrusted import refuse_pipe
 
 BINS = 15  # of the expected calibration error, as in arXiv:1706.04599
 MAX_PREDICTIONS = 4e9  # bytes; those for the 50,000 test images of ImageNet are 0.2 GB
+HEADER = 128  # bytes before each array, of up to two dimensions
 
 
 def write_predictions(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by name: ``logits``, (N, classes), and ``labels``; of further targets ``logits/NAME`` as well.
 
-    ``groups``, (N,), numbers the groups of the images, if they have any.
+    ``groups``, (N,), numbers the groups of the images, if they have any. There is no file where it would unpack to more
+    than ``MAX_PREDICTIONS``, which would not be read; a line reports it.
     """
+    if sum(HEADER + array.nbytes for array in arrays.values()) > MAX_PREDICTIONS:
+        report(f"{path.name} is not written, as it would unpack to more than {file_size(MAX_PREDICTIONS)}")
+        return
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # its stub takes every keyword for allow_pickle
 

@@ -9,10 +9,10 @@
         metrics.csv       a row per logged step and epoch
         metrics.json      final metrics, flat: {"val/acc": ..., "test/acc": ...}
         predictions.npz   test logits (float32) and labels (int64; uint8 of several labels), /NAME of further targets;
-                          groups (int32) with data.group
+                          groups (int32) with data.group; no file beyond 4 GB
         curves.png        loss and accuracy over the epochs
         lr_range.png      loss by learning rate, also as lr_range.csv; only with optimizer.lr=auto
-        confusion.png     confusion matrix of the test images
+        confusion.png     confusion matrix of the test images, of up to 1,000 classes
         attention.png     attention rollout on a few images
         checkpoints/      best.ckpt, last.ckpt, previous.ckpt, epoch_N.ckpt; *.damaged was moved aside
         parts/            source of a user's own parts; parts.1/ is that of before edited code was resumed
