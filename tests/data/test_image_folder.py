@@ -138,8 +138,10 @@ def test_fewer_than_two_classes_are_refused(tree, paths, found):
 
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_a_class_that_train_lacks_is_named_with_the_nearest_class(tree, split):
-    root = tree("train/aster/a.png", "train/rose/a.png", f"{split}/roses/a.png", f"{split}/tulip/a.png")
-    assert refusal(root) == f"{root}/{split} has classes that train lacks: roses, tulip; did you mean rose?"
+    tulips = [f"{split}/tulip{number}/a.png" for number in range(9)]
+    root = tree("train/aster/a.png", "train/rose/a.png", f"{split}/roses/a.png", *tulips)
+    names = "roses, tulip0, tulip1, tulip2, tulip3 and 5 more"
+    assert refusal(root) == f"{root}/{split} has classes that train lacks: {names}; did you mean rose?"
 
 
 def test_an_unknown_class_like_no_other_gets_no_hint(tree):
@@ -149,10 +151,10 @@ def test_an_unknown_class_like_no_other_gets_no_hint(tree):
 
 def test_a_class_without_images_is_named(tree):
     root = tree("train/aster/a.png", "train/rose/a.txt", "train/tulip/", "test/rose/a.png", "test/rose/b.doc")
-    assert refusal(root) == f"{root}/train has no images of rose, tulip"
+    assert refusal(root) == f"{root}/train has no images of rose and tulip"
     tree("train/tulip/1.heic", "train/tulip/deep/2.HEIC")
     hint = "; left out: 2 files of another type (.heic): save them as .jpg or .png"
-    assert refusal(root) == f"{root}/train has no images of rose, tulip{hint}"
+    assert refusal(root) == f"{root}/train has no images of rose and tulip{hint}"
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])

@@ -77,7 +77,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         class_folders = _class_folders(split_folder, found)
         if unknown := sorted(class_folders.keys() - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
-            raise DataError(f"{split_folder} has classes that train lacks: {', '.join(unknown)}{hint}")
+            raise DataError(f"{split_folder} has classes that train lacks: {listed(unknown, MAX_LISTED)}{hint}")
         loose += len(found.pictures)
         others[split] = []
         images = [
@@ -91,7 +91,7 @@ def scan_folder(root: str | Path) -> LabelledFiles:
         splits[split] = images
     labels = {label for _, label in splits["train"]}
     if empty := [name for label, name in enumerate(classes) if label not in labels]:
-        raise DataError(f"{root}/train has no images of {', '.join(empty)}{unread_hint(others['train'])}")
+        raise DataError(f"{root}/train has no images of {listed(empty, MAX_LISTED)}{unread_hint(others['train'])}")
     return LabelledFiles(root, classes, splits, left_out=_left_out(loose, [*chain(*others.values())]))
 
 
