@@ -9,6 +9,7 @@ import pytest
 from helpers.running import write_image_folder
 
 from vitrine.data.image_folder import scan_folder
+from vitrine.data.own_files import count_classes
 from vitrine.errors import DataError
 
 
@@ -66,6 +67,7 @@ def test_links_are_followed_but_not_in_circles(tree, tmp_path):
     (root / "train" / "cat" / "more").symlink_to(elsewhere)
     (root / "train" / "cat" / "all").symlink_to(root / "train")
     (root / "train" / "cat" / "broken.png").symlink_to(tmp_path / "nothing")
+    (root / "train" / "cat" / "to_itself.png").symlink_to("to_itself.png")
     files = scan_folder(root)
     assert [path.relative_to(root / "train") for path, label in files.splits["train"] if label == 0] == [
         Path("cat/1.png"),
@@ -167,6 +169,19 @@ def test_a_split_without_images_is_named_with_the_accepted_suffixes(tree, split)
         rf"{re.escape(str(root))}/{split} has no images \(\.bmp, .*\.png.*\); left out: 1 file of .* \(\.doc\): .*",
         refusal(root),
     )
+
+
+def test_pictures_are_listed_without_asking_for_each_and_classes_are_counted_without_listing_them(tree, monkeypatch):
+    folders = [f"{split}/{name}" for split in ("train", "val") for name in "abc"]
+    root = tree(*(f"{folder}/{number}.png" for folder in folders for number in range(50)))
+    listed, asked, scandir, stat = [], [], os.scandir, os.stat
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))
+    monkeypatch.setattr(os, "stat", lambda path, **given: asked.append(path) or stat(path, **given))
+    assert len(scan_folder(root).splits["train"]) == 150
+    assert len(asked) < 30
+    listed.clear()
+    assert count_classes("imagefolder", str(root)) == [3]
+    assert listed == [str(root), f"{root}/train", f"{root}/val"]
 
 
 def test_cifar10_in_class_folders_is_listed_completely(shared_data):

@@ -7,7 +7,7 @@ form NFC, in which classes and files are sorted, so that a copy from another fil
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -32,24 +32,65 @@ class Content(NamedTuple):
         pictures: names of files with an image's suffix, sorted.
         folders: names of folders, sorted.
         others: suffixes of the other files, except those of text.
+        broken: names of the pictures that are no files, such as links that lead nowhere.
     """
 
     identity: Identity
     pictures: list[str]
     folders: list[str]
     others: list[str]
+    broken: set[str]
+
+
+class SplitFolder(NamedTuple):
+    """The folder of a split.
+
+    Attributes:
+        path: where it is.
+        found: what is directly in it.
+        classes: names of its folders as they are on disk, by the class.
+    """
+
+    path: Path
+    found: Content
+    classes: dict[str, str]
 
 
 def scan_folder(root: str | Path) -> LabelledFiles:
     """List the images under ``root``.
 
     Raises:
-        DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, a class has no training
-            image, there are two validation splits, two splits are one folder, a split's name has capital letters, two
-            folders of a split have one name in two Unicode forms, or ``val`` or ``test`` has no image or a class that
-            ``train`` lacks.
+        DataError: as :func:`class_folders`; or a class has no training image, or ``val`` or ``test`` has no image.
     """
     root = Path(root)
+    classes, folders = class_folders(root)
+    splits, loose, others = {}, 0, dict[str, list[str]]()
+    for split, folder in folders.items():
+        loose += len(folder.found.pictures)
+        others[split] = []
+        images = [
+            (path, label)
+            for label, name in enumerate(classes)
+            if name in folder.classes
+            for path in _images(folder.path / folder.classes[name], folder.found.identity, others[split])
+        ]
+        if not images:
+            raise _without_images(folder, others[split])
+        splits[split] = images
+    labels = {label for _, label in splits["train"]}
+    if empty := [name for label, name in enumerate(classes) if label not in labels]:
+        raise DataError(f"{root}/train has no images of {listed(empty, MAX_LISTED)}{unread_hint(others['train'])}")
+    return LabelledFiles(root, classes, splits, left_out=_left_out(loose, [*chain(*others.values())]))
+
+
+def class_folders(root: Path) -> tuple[list[str], dict[str, SplitFolder]]:
+    """Return the classes under ``root``, sorted, and the folder of each split; no class folder is read.
+
+    Raises:
+        DataError: ``root`` or ``root/train`` is missing, there are fewer than two classes, there are two validation
+            splits, two splits are one folder, a split's name has capital letters, two folders of a split have one name
+            in two Unicode forms, or ``val`` or ``test`` has no class folder or a class that ``train`` lacks.
+    """
     if not root.is_dir():
         is_table = root.suffix.lower() == ".csv" and root.is_file()
         hint = did_you_mean("data=csv") if is_table else similar_path_hint(root, Path.is_dir)
@@ -60,39 +101,28 @@ def scan_folder(root: str | Path) -> LabelledFiles:
     if not (root / "train").is_dir():
         hint = did_you_mean((root.parent / "train").is_dir() and root.parent)
         raise DataError(f"{root} has no train folder; expected {root}/train/<class>/*.png (or other image types){hint}")
-    classes = sorted(_class_folders(root / "train", look_into(str(root / "train"))))
-    if len(classes) < 2:
-        only = f"only {classes[0]}" if classes else "none"
-        raise DataError(f"{root}/train needs a folder for each of at least two classes; found {only}")
-    splits, seen, loose, others = {}, dict[Identity, Path](), 0, dict[str, list[str]]()
+    classes: list[str] = []
+    splits: dict[str, SplitFolder] = {}
     for split, names in SPLIT_FOLDERS.items():
         if not (folders := [name for name in names if (root / name).is_dir()]):
             continue
         if len(folders) > 1:
             raise DataError(f"{root} has {listed(folders)}, of which one at most can be the validation split")
-        split_folder = root / folders[0]
-        found = look_into(str(split_folder))
-        if (other := seen.setdefault(found.identity, split_folder)) != split_folder:
-            raise DataError(f"{split_folder} and {other} are one folder: leakage, as both splits have its images")
-        class_folders = _class_folders(split_folder, found)
-        if unknown := sorted(class_folders.keys() - set(classes)):
+        folder = _split_folder(root / folders[0])
+        for other in splits.values():
+            if other.found.identity == folder.found.identity:
+                problem = "are one folder: leakage, as both splits have its images"
+                raise DataError(f"{folder.path} and {other.path} {problem}")
+        if split == "train" and len(classes := sorted(folder.classes)) < 2:
+            only = f"only {classes[0]}" if classes else "none"
+            raise DataError(f"{folder.path} needs a folder for each of at least two classes; found {only}")
+        if unknown := sorted(folder.classes.keys() - set(classes)):
             hint = did_you_mean(nearest(unknown[0], classes))
-            raise DataError(f"{split_folder} has classes that train lacks: {listed(unknown, MAX_LISTED)}{hint}")
-        loose += len(found.pictures)
-        others[split] = []
-        images = [
-            (path, label)
-            for label, name in enumerate(classes)
-            if name in class_folders
-            for path in _images(split_folder / class_folders[name], found.identity, others[split])
-        ]
-        if not images:
-            raise DataError(f"{split_folder} has no images ({', '.join(sorted(SUFFIXES))}){unread_hint(others[split])}")
-        splits[split] = images
-    labels = {label for _, label in splits["train"]}
-    if empty := [name for label, name in enumerate(classes) if label not in labels]:
-        raise DataError(f"{root}/train has no images of {listed(empty, MAX_LISTED)}{unread_hint(others['train'])}")
-    return LabelledFiles(root, classes, splits, left_out=_left_out(loose, [*chain(*others.values())]))
+            raise DataError(f"{folder.path} has classes that train lacks: {listed(unknown, MAX_LISTED)}{hint}")
+        if not folder.classes:
+            raise _without_images(folder, folder.found.others)
+        splits[split] = folder
+    return classes, splits
 
 
 def refuse_url(name: str) -> None:
@@ -107,20 +137,24 @@ def cifar10_folder(root: str | Path) -> Path | None:
     return folder if folder.is_dir() and not (Path(root) / "cifar-10-batches-py").is_dir() else None
 
 
-def _class_folders(split_folder: Path, found: Content) -> dict[str, str]:
-    """Return the names of a split's folders as they are on disk, by the class."""
-    folders: dict[str, str] = {}
+def _split_folder(path: Path) -> SplitFolder:
+    found, classes = look_into(str(path)), dict[str, str]()
     for folder in found.folders:
-        if folders.setdefault(nfc(folder), folder) != folder:
+        if classes.setdefault(nfc(folder), folder) != folder:
             problem = f"has two folders called {nfc(folder)}, which Unicode spells in two ways"
-            raise DataError(f"{split_folder} {problem}; move their pictures into one")
-    return folders
+            raise DataError(f"{path} {problem}; move their pictures into one")
+    return SplitFolder(path, found, classes)
 
 
 def _images(folder: Path, split: Identity, others: list[str]) -> list[Path]:
     """List the files of a class. Links to its split's folder are not followed, which would find all classes' images."""
-    found = [path for path in map(Path, pictures_in(str(folder), {split}, others)) if path.is_file()]
+    found = map(Path, pictures_in(str(folder), {split}, others, files_only=True))
     return sorted(found, key=lambda path: nfc(str(path)).split("/"))
+
+
+def _without_images(split: SplitFolder, others: Sequence[str]) -> DataError:
+    """The error of a split without images in class folders, with files of these other suffixes in them."""
+    return DataError(f"{split.path} has no images ({', '.join(sorted(SUFFIXES))}){unread_hint(others)}")
 
 
 def _left_out(loose: int, others: Sequence[str]) -> str:
@@ -140,13 +174,16 @@ def unread_hint(others: Sequence[str]) -> str:
     return f"; left out: {unread_files(others)}: save them as .jpg or .png" if others else ""
 
 
-def pictures_in(folder: str, read: set[Identity], others: list[str] | None = None) -> Iterator[str]:
+def pictures_in(
+    folder: str, read: set[Identity], others: list[str] | None = None, *, files_only: bool = False
+) -> Iterator[str]:
     """Yield the paths of the pictures in a folder and in those inside it.
 
     Args:
         folder: its path.
         read: folders that were read already; links to these end here. Those that are read join it.
         others: receives the suffixes of the other files, except those of text.
+        files_only: leave out links that lead nowhere.
 
     Raises:
         DataError: a folder cannot be read.
@@ -157,9 +194,10 @@ def pictures_in(folder: str, read: set[Identity], others: list[str] | None = Non
     read.add(found.identity)
     if others is not None:
         others += found.others
-    yield from (f"{folder}/{name}" for name in found.pictures)
+    left_out = found.broken if files_only else ()
+    yield from (f"{folder}/{name}" for name in found.pictures if name not in left_out)
     for name in found.folders:
-        yield from pictures_in(f"{folder}/{name}", read, others)
+        yield from pictures_in(f"{folder}/{name}", read, others, files_only=files_only)
 
 
 def look_into(folder: str) -> Content:
@@ -168,27 +206,30 @@ def look_into(folder: str) -> Content:
     Raises:
         DataError: it cannot be read.
     """
-    pictures, folders, others = [], [], []
+    pictures, folders, others, broken = [], [], [], set()
     try:
         status = Path(folder).stat()
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if _is_folder(entry):
+                if _leads_to(entry.is_dir):
                     folders.append(entry.name)
                 elif (suffix := Path(entry.name).suffix.lower()) in SUFFIXES:
                     pictures.append(entry.name)
+                    if not _leads_to(entry.is_file):
+                        broken.add(entry.name)
                 elif suffix not in NO_PICTURES:
                     others.append(suffix)
     except OSError as error:
         raise DataError(f"cannot read {folder}: {error.strerror or error}") from None
-    return Content((status.st_dev, status.st_ino), sorted(pictures), sorted(folders), others)
+    return Content((status.st_dev, status.st_ino), sorted(pictures), sorted(folders), others, broken)
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
+def _leads_to(kind: Callable[[], bool]) -> bool:
+    """Call ``is_dir`` or ``is_file`` of an entry, which know the answer without a system call, except of a link."""
     try:
-        return entry.is_dir()
+        return kind()
     except OSError as error:
         if error.errno == errno.ELOOP:  # links that lead to each other lead nowhere
             return False
