@@ -171,6 +171,15 @@ def test_a_split_without_images_is_named_with_the_accepted_suffixes(tree, split)
     )
 
 
+@pytest.mark.parametrize("more", [[], ["rose/"]])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_split_whose_pictures_are_in_no_class_folder_says_what_to_do(tree, split, more):
+    paths = ["train/aster/a.png", "train/rose/a.png", *(f"{split}/{number}.JPEG" for number in range(5))]
+    root = tree(*paths, *(f"{split}/{path}" for path in more))
+    hint = f"move them to {root}/{split}/<class>/, or rename {split}, which is then not read"
+    assert refusal(root) == f"{root}/{split} has 5 pictures in no class folder; {hint}"
+
+
 def test_pictures_are_listed_without_asking_for_each_and_classes_are_counted_without_listing_them(tree, monkeypatch):
     folders = [f"{split}/{name}" for split in ("train", "val") for name in "abc"]
     root = tree(*(f"{folder}/{number}.png" for folder in folders for number in range(50)))
