@@ -126,6 +126,19 @@ def test_a_class_of_one_group_stays_in_training_and_fails_where_a_fold_takes_it(
     }
 
 
+def test_of_many_rare_classes_each_keeps_a_group_in_training():
+    """No random choice leaves some of each class of two groups. Of two groups, each with a class, none can be given."""
+    labels = torch.cat([torch.arange(2000).repeat(2), torch.arange(100).repeat(20)])
+    groups = [f"P{number}" for number in range(len(labels))]
+    for seed in range(3):
+        split = hold_out_groups(labels, groups, 0.1, seed)
+        assert len(labels[split.train].unique()) == 2000
+        assert len(split.val) == pytest.approx(600, abs=60)
+        assert sorted(torch.cat([split.train, split.val]).tolist()) == list(range(6000))
+    with pytest.raises(DataError, match=r"^data\.group leaves no training image of"):
+        hold_out_groups(torch.tensor([0, 0, 1, 1]), ["A", "A", "B", "B"], 0.5, seed=0)
+
+
 @pytest.mark.parametrize("key", ["data.val_fraction=0.2", "data.folds=5 data.fold=1"])
 @pytest.mark.parametrize("source", ["prefix", "folder", "patient"])
 def test_a_validation_split_shares_no_patient_with_training(source, key, patients, table):

@@ -162,7 +162,8 @@ def hold_out_groups(
     """Hold out about ``fraction`` of the images for validation, in whole groups; ``seed`` alone decides which.
 
     Of :data:`TRIES` random choices of so many of the groups, it is the one whose numbers of images of each class are
-    nearest to that fraction, of those that leave each class in training if there are any.
+    nearest to that fraction, of those that leave each class in training if there are any. If there are none, a class
+    that has no training image gets its smallest group back.
 
     Args:
         labels: (N,) int64.
@@ -172,7 +173,7 @@ def hold_out_groups(
         classes: names of the classes, for the message.
 
     Raises:
-        DataError: there are fewer than two groups, or a class has none that is left for training.
+        DataError: there are fewer than two groups, or each that is held out has to go back.
     """
     count, members = len(set(groups)), _numbered(groups)
     if count < 2:
@@ -191,7 +192,29 @@ def hold_out_groups(
         return bool(((found == total) & (total > 0)).any()), float(np.abs(found - fraction * total).sum())
 
     best = min((generator.permutation(count)[:held_out] for _ in range(TRIES)), key=error)
-    return _of_groups(labels, images_of(best), classes)
+    drawn = images_of(best)
+    kept = _leaving_each_class(labels.numpy(), members, drawn)
+    return _of_groups(labels, kept if kept.any() else drawn, classes)
+
+
+def _leaving_each_class(labels: np.ndarray, members: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+    """Give the smallest group of each class that is held out as a whole back to training.
+
+    Args:
+        labels: (N,) int64.
+        members: (N,) int64, the number of the group of each image.
+        held_out: (N,) bool, which images are held out.
+
+    Returns:
+        (N,) bool, which images are still held out.
+    """
+    held_out, sizes = held_out.copy(), np.bincount(members)
+    for label in np.setdiff1d(labels[held_out], labels[~held_out]):
+        own = labels == label
+        if held_out[own].all():  # of the groups given back so far, none has this class
+            groups = members[own]
+            held_out[members == groups[sizes[groups].argmin()]] = False
+    return held_out
 
 
 def _numbered(groups: Sequence[str]) -> np.ndarray:
