@@ -1,9 +1,14 @@
-"""Whether there is time to go on, on a clock that the test moves."""
+"""Whether there is time to go on, and when ranks agree on it, on a clock that the test moves."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from vitrine.training import graceful_stop as stopping
-from vitrine.training.graceful_stop import TimeLimit
+from vitrine.training.graceful_stop import GracefulStop, TimeLimit
+from vitrine.training.lit_module import Classifier
 
 MARGIN = TimeLimit.MARGIN
 SIZES = {"train": 1000, "val": 100, "test": 300}
@@ -101,3 +106,26 @@ def test_once_all_epochs_are_trained_there_must_be_time_for_the_test(clock):
     assert not limit.over(trained=True)
     clock.now += 1
     assert limit.over(trained=True)
+
+
+def test_several_ranks_agree_about_once_a_second_within_the_first_epoch_too(clock):
+    agreed = []
+    strategy = SimpleNamespace(broadcast=lambda pace: pace)
+    strategy.reduce_boolean_decision = lambda decision, all: agreed.append(clock.now) or decision
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(is_last_batch=False)))
+    trainer = SimpleNamespace(world_size=2, global_step=1000, strategy=strategy, fit_loop=loop)  # of a resumed run
+    stop, module = GracefulStop(None, left(clock, 1000)), Mock(Classifier, images_per_step=10)
+
+    def gaps(seconds):
+        agreed.clear()
+        for each in seconds:
+            clock.now += each
+            trainer.global_step += 1
+            stop.on_train_batch_end(trainer, module)
+        return [later - earlier for earlier, later in pairwise(agreed)]
+
+    assert len(gaps([60, 0.001, 0.001] + 1000 * [0.01])) < 20
+    assert gaps(1000 * [0.01]) == pytest.approx([1] * 9, abs=0.1)
+    slower = gaps(310 * [0.1])[1:]
+    assert len(slower) > 20
+    assert slower == pytest.approx([1] * len(slower), abs=0.1)

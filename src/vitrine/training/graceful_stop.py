@@ -72,7 +72,7 @@ class GracefulStop(Callback):
 
     Before the first step, while a compiler may be tried for long, a signal stops at once, and so does a second Ctrl-C
     at any time. Several ranks stop after the same step, about a second after any of them was asked to: they agree on
-    it every few steps. Use inside :func:`vitrine.signals.restored_handlers`.
+    it every few steps, as many as a second takes. Use inside :func:`vitrine.signals.restored_handlers`.
 
     Args:
         checkpoints: saves the current state; ``None`` if there is nothing to save, and a signal always stops at once.
@@ -87,7 +87,7 @@ class GracefulStop(Callback):
         self.asked = False
         self._doing = ""  # what a signal lets finish; empty before the first step
         self._every = 1  # steps between two agreements of several ranks
-        self._epoch = (0.0, 0)  # (start time, start step)
+        self._agreement = (0.0, 0)  # (time, step) of the last
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Install the signal handlers, which Python allows in the main thread only."""
@@ -103,25 +103,23 @@ class GracefulStop(Callback):
         """Save and stop if asked to; after the last step of an epoch, validation comes first."""
         assert isinstance(module, Classifier)
         self.limit.step_done(module.images_per_step)
-        due = trainer.world_size == 1 or trainer.global_step % self._every == 0
-        due = due and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if due and (stop := self.agreed(trainer, trained=False)):
+        due = trainer.world_size == 1 or trainer.global_step >= self._agreement[1] + self._every
+        if not due or trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            return
+        if stop := self.agreed(trainer, trained=False):
             if self.checkpoints is not None:
                 self.checkpoints.save(trainer)
             raise stop
+        if trainer.world_size > 1:
+            self._set_next(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Start timing the epoch."""
-        self._epoch = (time.monotonic(), trainer.global_step)
         self.limit.begin()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Set how often ranks agree, from rank 0's steps per second in this epoch."""
+        """Let a signal finish validation from now on."""
         self._doing = "validation"
-        begin, before = self._epoch
-        if trainer.world_size > 1 and begin and trainer.global_step > before:
-            pace = (trainer.global_step - before) / (time.monotonic() - begin)
-            self._every = max(1, int(trainer.strategy.broadcast(pace) * self.AGREE_SECONDS))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop if asked to; the epoch has been saved."""
@@ -144,6 +142,14 @@ class GracefulStop(Callback):
         if not stop:
             return None
         return Interrupted() if asked else OutOfTime()
+
+    def _set_next(self, trainer: pl.Trainer) -> None:
+        """Set when ranks agree next, from rank 0's pace since they last did; the first batches may be fast."""
+        now, step = time.monotonic(), trainer.global_step
+        before, last = self._agreement
+        pace = trainer.strategy.broadcast((step - last) / max(now - before, 1e-6))  # per second
+        self._every = max(1, min(2 * self._every, round(pace * self.AGREE_SECONDS)))
+        self._agreement = now, step
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = self.asked, True
