@@ -328,6 +328,7 @@ def test_every_key_of_the_schema_is_known_with_the_optional_sections():
     assert set(keys(EvalConfig)) == {
         "run",
         "checkpoint",
+        "split",
         "data_root",
         "image_size",
         "patch_size",

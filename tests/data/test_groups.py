@@ -156,6 +156,8 @@ def test_a_validation_split_shares_no_patient_with_training(source, key, patient
     assert len(names["train"]) == 8
     assert not names["val"] & names["train"]
     assert len(found.val) == 8
+    assert len(found.groups_of("val")) == 8
+    assert len(set(found.groups_of("val"))) == 2
 
 
 def test_a_group_in_two_splits_of_the_data_is_leakage(table):

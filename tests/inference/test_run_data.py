@@ -1,9 +1,12 @@
 """A run's data is read where the user says it is; what a received run names is not downloaded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from vitrine.config import EvalConfig
+from vitrine.data.datasets import DATASETS, digits
 from vitrine.errors import ConfigError, DataError, RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
@@ -86,6 +89,20 @@ def test_data_is_downloaded_to_a_folder_that_the_user_names(read, run, downloads
     with pytest.raises(DataError, match="not downloaded"):
         read(run, str(tmp_path / "given"))
     assert downloads == [tmp_path / "given"]
+
+
+def test_without_test_images_those_for_validation_are_measured_as_in_training(run, capsys, monkeypatch):
+    monkeypatch.setitem(DATASETS, "digits", lambda config: replace(digits(config), test=None))
+    options = EvalConfig(run=str(run.record.path), accelerator="cpu", split="val")
+    found = evaluate_run(options)
+    for name in ("val/acc", "val/loss"):
+        assert found[name] == pytest.approx(run.record.metrics[name], abs=1e-5)
+    assert {name.partition("/")[0] for name in found} == {"val"}
+    shown = capsys.readouterr().out
+    assert f"validation accuracy  {found['val/acc']:.4f}" in shown
+    assert "test" not in shown.partition("run folder")[0]
+    with pytest.raises(RunError, match=r"has no test images; split=val measures its validation images$"):
+        evaluate_run(replace(options, split="test"))
 
 
 @pytest.mark.parametrize("read", [validation_images, images_of_test, calibrated, evaluated])

@@ -1,4 +1,4 @@
-"""``vitrine eval`` and ``python eval.py``: the test metrics of runs, from their checkpoints."""
+"""``vitrine eval`` and ``python eval.py``: the test or validation metrics of runs, from their checkpoints."""
 
 from collections.abc import Sequence
 

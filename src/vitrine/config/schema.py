@@ -43,6 +43,7 @@ AUTO = "auto"  # a learning rate that a range test finds
 OPTIMIZER_LIBRARIES = {"lamb": "timm", "lion": "timm", "schedule_free": "schedulefree"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "muon", *OPTIMIZER_LIBRARIES)
 ACCELERATORS = ("auto", "cpu", "gpu")
+EVALUATED = ("test", "val")
 PRECISIONS = ("auto", "32-true", "tf32", "bf16-mixed", "16-mixed", "64-true")
 ON_DIVERGENCE = ("stop", "continue")
 COMPILED = ("auto", "nothing", "blocks", "model", "graphs")
@@ -339,6 +340,7 @@ class EvalConfig:
     Attributes:
         run: run folder.
         checkpoint: the epoch to test, of those that ``callbacks.keep_every`` kept; null is the best.
+        split: the images to measure; the best epoch was selected on those of ``val``.
         data_root: folder of the run's data; null is where it was in training.
         image_size: size to test at, a number or ``[height,width]``; null is the run's.
         patch_size: size of patches to test with, likewise; null is the run's.
@@ -346,11 +348,12 @@ class EvalConfig:
         traceback: show Python's traceback in place of a one-line message.
         trust: prefixes of the dotted names of the run that may be imported: ``[my_lab]``.
         allow_changed_code: test although the source of the model's own parts, or of own metrics, was edited.
-        accept_changed_data: test although the test images or the classes are not those that the run began with.
+        accept_changed_data: test although the images or the classes are not those that the run began with.
     """
 
     run: str = setting(MISSING, path=True)
     checkpoint: int | None = number(None, ge=1, le=1_000_000)
+    split: str = choice(EVALUATED, "test")
     data_root: str | None = setting(None, path=True)
     image_size: Size | None = size(None)
     patch_size: Size | None = size(None)

@@ -41,6 +41,7 @@ class ImageDataModule(pl.LightningDataModule):
         placement: where its images lie.
         train_val_split: the random validation split; ``None`` if the data set has a validation split of its own.
         train, val, test: splits for training, model selection and the final test; ``test`` may be ``None``.
+        tested: ``test``, or ``val`` to take validation images for the final test.
         features_of: maps images to features; if set, training and validation batches have these in place of images.
 
     Raises:
@@ -68,6 +69,7 @@ class ImageDataModule(pl.LightningDataModule):
         self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
         self._streams: list[StreamingSource | StoredSource] = []
         self.features_of: Extract | None = None
+        self.tested = "test"
         self.train_val_split = self._validation_split()
         self.train, self.val = self._train_and_val()
         self.test = self.dataset.test
@@ -134,9 +136,17 @@ class ImageDataModule(pl.LightningDataModule):
         return [self._eval_loader(self._features(self._source(split))) for split in splits if split is not None]
 
     def test_dataloader(self) -> EvalLoader:
-        """Return this rank's test batches."""
-        assert self.test is not None
-        return self._eval_loader(self._source(self.test))
+        """Return this rank's batches of the split that is :attr:`tested`."""
+        split = self.val if self.tested == "val" else self.test
+        assert split is not None
+        return self._eval_loader(self._source(split))
+
+    def groups_of(self, name: str) -> Sequence[str] | None:
+        """Return the name of the group of each image of ``val`` or ``test``; ``None`` without ``data.group``."""
+        if name == "test" or self.train_val_split is None:
+            return self.dataset.groups.get(name)
+        names = self.dataset.groups.get("train")
+        return None if names is None else [names[row] for row in self.train_val_split.val.tolist()]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Return the batch as it is: the sources have moved it already."""

@@ -196,15 +196,15 @@ def show_result(
     metrics: Mapping[str, float],
     speed: Mapping[str, float | None] | None = None,
     *,
-    of_sweep: bool = False,
+    without_test: bool = False,
     epoch: int | None = None,
 ) -> None:
     """Print a table of a run's metrics, best epoch or the ``epoch`` that was asked for, speed and folder.
 
-    The test accuracy of a sweep's trial is left out: the sweep shows that of the best configuration.
+    ``without_test`` leaves the test accuracy out, as of a sweep's trial: the sweep shows the best configuration's.
     """
     rows = {}
-    for stage, title in (("val", "validation"), ("test", "test"))[: 1 if of_sweep else 2]:
+    for stage, title in (("val", "validation"), ("test", "test"))[: 1 if without_test else 2]:
         if f"{stage}/acc" in metrics:
             rows[f"{title} accuracy"] = f"{metrics[f'{stage}/acc']:.4f}"
             of_target = f"{stage}/acc/"
@@ -212,7 +212,7 @@ def show_result(
             rows |= {f"{title} accuracy of {target}": f"{metrics[of_target + target]:.4f}" for target in targets}
             rows[f"{title} loss"] = f"{metrics[f'{stage}/loss']:.4f}"
             rows |= _further_rows(stage, title, metrics)
-    if "test/acc" not in metrics and not of_sweep:
+    if "test/acc" not in metrics and not without_test:
         rows["test accuracy"] = "the data has no test images"
     if "best_epoch" in metrics:
         monitor = record.config["callbacks"]["monitor"]

@@ -1,4 +1,4 @@
-"""Test a trained model from its checkpoint."""
+"""Measure a trained model, from its checkpoint, on test or validation images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ from vitrine.runs.image_groups import group_numbers
 from vitrine.runs.predictions import write_predictions
 from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import report
-from vitrine.training.changed_data import check_data
+from vitrine.training.changed_data import check_data, validation_splits
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import restore_state
@@ -39,11 +39,11 @@ from vitrine.training.weights import check_size, differences, load_weights, mode
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of the test images, with their logits and labels.
+    """Metrics of the images of a split, with their logits and labels.
 
     Attributes:
-        metrics: ``test/acc``, ``test/loss``, those of training/metrics.py, and those of ``callbacks.metrics``; those of
-            further targets, too, as ``test/acc/NAME``.
+        metrics: of ``test``, ``test/acc``, ``test/loss``, those of training/metrics.py, and those of
+            ``callbacks.metrics``; those of further targets, too, as ``test/acc/NAME``.
         logits: (N, num_classes) float32; of several targets, those of the first.
         labels: (N,) int64; or (N, num_classes) uint8, where images have several.
         further: logits and labels of further targets, by name.
@@ -94,8 +94,11 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
     return module
 
 
-def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware) -> Evaluation:
-    """Measure a model on the test images, on this rank alone."""
+def evaluate_split(
+    config: TrainConfig, module: Classifier, data: ImageDataModule, hardware: Hardware, split: str = "test"
+) -> Evaluation:
+    """Measure a model on the images of ``test`` or ``val``, on this rank alone."""
+    data.tested = split
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=1,
@@ -110,28 +113,29 @@ def evaluate_on_test(config: TrainConfig, module: Classifier, data: ImageDataMod
     )
     with failing_in_one_line(config):
         trainer.test(module, datamodule=data, verbose=False)
-    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    found = trainer.callback_metrics.items()
+    metrics = {f"{split}/{name.removeprefix('test/')}": float(value) for name, value in found}
     logits, labels = (torch.cat(parts) for parts in zip(*module.test_outputs, strict=True))
     (logits, labels), *others = by_target(logits, labels, config.data.classes_per_target)
-    names = data.dataset.groups.get("test")
+    names = data.groups_of(split)
     groups = None if names is None else group_numbers(names[: len(labels)])  # fewer with debug.limit_batches
     further = measure(logits, labels) | class_metrics(logits, labels, data.dataset.classes, groups)
-    metrics |= {f"test/{name}": value for name, value in further.items()}
+    metrics |= {f"{split}/{name}": value for name, value in further.items()}
     named = dict(zip(config.data.targets[1:], others, strict=True))
     own = own_metrics(config.callbacks) if named else {}  # of the first target, the trainer measured them
     for target, values in named.items():
-        metrics |= {f"test/{name}/{target}": value for name, value in measure(*values, own=own).items()}
+        metrics |= {f"{split}/{name}/{target}": value for name, value in measure(*values, own=own).items()}
     arrays = {target: (of_target.numpy(), true.numpy()) for target, (of_target, true) in named.items()}
     return Evaluation(metrics, logits.numpy(), labels.numpy(), arrays, groups)
 
 
 def evaluate_run(options: EvalConfig) -> dict[str, float]:
-    """Test a run's best checkpoint, or that of an epoch, and print the result. The run folder is not changed.
+    """Measure a run's best checkpoint, or that of an epoch, and print the result. The run folder is not changed.
 
     Raises:
-        RunError: there is no such run, its checkpoint is missing, damaged or refused, or its data or the code of
-            its model or metrics has changed.
-        DataError: its data is missing or damaged, or has no test images.
+        RunError: there is no such run, its checkpoint is missing, damaged or refused, its data has no test images, or
+            its data or the code of its model or metrics has changed.
+        DataError: its data is missing or damaged.
         ConfigError: its model can't be resized as asked, or its data is read from no folder and ``data_root`` given.
     """
     record = RunRecord.open(options.run)
@@ -162,10 +166,14 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     with quiet_libraries():
         hardware = choose_hardware(config)
         with hardware.set_up():
-            data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only test images need decoding
-            if data.test is None:
-                raise RunError(f"{record.path}: its data in {config.data.root} has no test images")
-            check_data(record, data, accept=options.accept_changed_data, splits=["test"], key="data_root")
-            evaluation = evaluate_on_test(config, classifier_from(config, checkpoint), data, hardware)
-        show_result(Console(), record, evaluation.metrics, epoch=options.checkpoint)
+            data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only images of the split need decoding
+            split = options.split
+            if split == "test" and data.test is None:
+                problem = "has no test images; split=val measures its validation images"
+                raise RunError(f"{record.path}: its data in {config.data.root} {problem}")
+            splits = ["test"] if split == "test" else validation_splits(data)
+            check_data(record, data, accept=options.accept_changed_data, splits=splits, key="data_root")
+            evaluation = evaluate_split(config, classifier_from(config, checkpoint), data, hardware, split)
+        without_test = split != "test"
+        show_result(Console(), record, evaluation.metrics, without_test=without_test, epoch=options.checkpoint)
     return evaluation.metrics

@@ -43,7 +43,7 @@ from vitrine.training.console import (
     show_start,
 )
 from vitrine.training.distill import Distillation, refuse_other_teacher
-from vitrine.training.evaluate import Evaluation, classifier_from, evaluate_on_test
+from vitrine.training.evaluate import Evaluation, classifier_from, evaluate_split
 from vitrine.training.flops import flops_per_image, flops_phases, planned_flops
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 from vitrine.training.lifecycle import StartUp, owned, record_origin, record_resumption, recorded
@@ -227,7 +227,7 @@ def _lead(
         record.write_metrics(metrics)
         _draw(run, data, selected, evaluation)
         logger.conclude(metrics, record.pictures)
-    show_result(console, record, metrics, record.facts.get("speed"), of_sweep=run.group is not None)
+    show_result(console, record, metrics, record.facts.get("speed"), without_test=run.group is not None)
 
 
 def _record_plan(
@@ -337,7 +337,7 @@ def _test(run: TrainingRun, data: ImageDataModule, module: Classifier) -> Evalua
     """Test the selected model on rank 0, and write predictions.npz; ``None`` if there are no test images."""
     if data.test is None:
         return None
-    tested = evaluate_on_test(run.config, module, data, run.hardware)
+    tested = evaluate_split(run.config, module, data, run.hardware)
     tested.save(run.record)
     return tested
 

@@ -91,7 +91,7 @@ def resume(
                 why = f"it {stopped}; it stays stopped" if stopped else longer
                 print(printable(f"{record.path} is finished; {why}"))
                 of_sweep = record.facts.get("group") is not None
-                show_result(Console(), record, record.metrics, record.facts.get("speed"), of_sweep=of_sweep)
+                show_result(Console(), record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
             return Result(record.metrics, record.path)
         config.distill.teacher = teacher_of(record, config.distill)
         state = recover(record) if ranks.rank == 0 else None
