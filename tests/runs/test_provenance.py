@@ -175,3 +175,24 @@ def test_commands_are_named_as_the_user_started_them(monkeypatch, started, comma
 def test_without_the_scripts_of_a_checkout_the_installed_command_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
     assert provenance.program("train") == "vitrine train"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux alone has control groups")
+@pytest.mark.parametrize(
+    ("membership", "files", "cores"),
+    [
+        ("", {}, 8),
+        ("0::/\n", {"cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("0::/pod/c1\n", {"pod/c1/cpu.max": "max 100000", "pod/cpu.max": "250000 100000"}, 3),
+        ("0::/\n", {"cpu.max": "6400000 100000"}, 8),
+        ("4:cpu,cpuacct:/job\n", {"cpu/job/cpu.cfs_quota_us": 150000, "cpu/job/cpu.cfs_period_us": 100000}, 2),
+        ("4:cpu:/job\n", {"cpu/job/cpu.cfs_quota_us": -1, "cpu/job/cpu.cfs_period_us": 100000}, 8),
+    ],
+)
+def test_control_groups_limit_the_available_cores(membership, files, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    for path, text in {"self/cgroup": membership, **files}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(str(text))
+    assert provenance.available_cores(proc=tmp_path, groups=tmp_path) == cores

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import torch
 
+from vitrine.runs.cgroups import GROUPS, PROC, group_folders
 
-def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the available host memory in bytes, within the limits of this process's control groups (cgroups).
+
+def available_memory(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Return the available host memory in bytes, within the limits of this process's control groups.
 
     Args:
         proc: mount point of procfs.
         groups: mount point of the cgroup file system.
     """
-    return max(0, min([_machine_memory(proc), *_group_memory(proc / "self" / "cgroup", groups)]))
+    return max(0, min([_machine_memory(proc), *_group_memory(proc, groups)]))
 
 
 def device_memory(accelerator: str, devices: int) -> int | None:
@@ -39,29 +41,18 @@ def _machine_memory(proc: Path) -> int:
     return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _group_memory(memberships: Path, groups: Path) -> Iterator[int]:
+def _group_memory(proc: Path, groups: Path) -> Iterator[int]:
     """Yield the bytes left in each control group of this process and in each of their parents."""
-    try:
-        lines = memberships.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers == "":  # version 2
-            root, limit, used, prefix = groups, "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):  # version 1
-            root, limit, used, prefix = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+    for group, version in group_folders("memory", proc, groups):
+        if version == 2:
+            limit, used, prefix = "memory.max", "memory.current", ""
         else:
-            continue
-        folder = root / name.lstrip("/")
-        for group in (folder, *folder.parents):
-            if not group.is_relative_to(root):
-                break
-            maximum, current = _read_number(group / limit), _read_number(group / used)
-            if maximum is not None and current is not None:
-                stat = _read_table(group / "memory.stat")
-                page_cache = sum(stat.get(f"{prefix}{kind}", 0) for kind in ("inactive_file", "active_file"))
-                yield maximum - current + page_cache  # the kernel evicts the page cache when memory is needed
+            limit, used, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+        maximum, current = _read_number(group / limit), _read_number(group / used)
+        if maximum is not None and current is not None:
+            stat = _read_table(group / "memory.stat")
+            page_cache = sum(stat.get(f"{prefix}{kind}", 0) for kind in ("inactive_file", "active_file"))
+            yield maximum - current + page_cache  # the kernel evicts the page cache when memory is needed
 
 
 def _read_number(path: Path) -> int | None:

@@ -1,5 +1,6 @@
 """Provenance of a run: command, code, package versions and machine."""
 
+import math
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.redact import redact
+from vitrine.runs.cgroups import GROUPS, PROC, core_limit
 from vitrine.runs.process import process_start
 
 PACKAGES = ("vitrine", "torch", "torchvision", "lightning", "hydra-core", "omegaconf", "numpy", "scikit-learn", "wandb")
@@ -80,9 +82,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def available_cores() -> int:
-    """Return the number of processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def available_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Return the number of processor cores this process may use, at least 1, within the limits of its control groups.
+
+    Args:
+        proc: mount point of procfs.
+        groups: mount point of the cgroup file system.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, core_limit(proc, groups))))
 
 
 def machine() -> dict[str, Any]:
