@@ -214,8 +214,21 @@ def test_a_killed_worker_is_an_error_instead_of_a_hang(both, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(type(unread.images.decoder), "__getitem__", lambda self, paths: die(paths))
-    with pytest.raises(DataError, match=r"decoding images failed: DataLoader worker .*data\.workers=N"):
+    with pytest.raises(DataError, match=r"decoding images failed: DataLoader worker .*data\.workers=1"):
         list(training(StreamingSource(unread, CPU, 1)))
+
+
+def test_a_batch_without_room_in_shared_memory_is_an_error_instead_of_a_hang(both, monkeypatch, capfd):
+    _, unread = both
+
+    def full(storage):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
+    problem = r"^decoding images failed: unable to allocate shared memory.*data\.workers=1.*/dev/shm.*--shm-size"
+    with pytest.raises(DataError, match=problem):
+        list(training(StreamingSource(unread, CPU, 2)))
+    assert capfd.readouterr().err == ""
 
 
 def test_stop_signals_never_reach_workers(both, capfd):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
-from vitrine.data.workers import WorkerContext, end_orphan, next_batch
+from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
 
 
 class BatchSource(Protocol):
@@ -97,7 +97,8 @@ class StreamingSource:
         """Yield one batch for each tensor of ``indices``; see :class:`BatchSource`.
 
         Raises:
-            DataError: a file is damaged or missing, or a worker was killed.
+            DataError: a file is damaged or missing, a worker was killed, or shared memory is full.
+            DiskFull: as in ``start``.
         """
         self.close()
         if not indices:
@@ -112,7 +113,7 @@ class StreamingSource:
             worker_init_fn=partial(end_orphan, os.getpid()),
             generator=torch.Generator(),  # otherwise the DataLoader would draw from training's global generator
         )
-        iterator: Any = iter(loader)
+        iterator = start(loader)
         self._iterator = iterator
         try:
             for number, chosen in enumerate(indices, start=1):

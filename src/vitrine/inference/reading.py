@@ -5,7 +5,6 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from vitrine.data.decode import has_pages
 from vitrine.data.preparation import Preparation
-from vitrine.data.workers import WorkerContext, end_orphan, next_batch
+from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
@@ -65,7 +64,8 @@ def read_batches(
         pin: whether to copy images to page-locked memory, for a GPU.
 
     Raises:
-        DataError: a worker was killed.
+        DataError: a worker was killed, or shared memory is full.
+        DiskFull: as in ``start``.
     """
     loader = DataLoader(
         Reader(tuple(preparations)),
@@ -77,11 +77,11 @@ def read_batches(
         worker_init_fn=partial(end_orphan, os.getpid()) if workers else None,
         generator=torch.Generator(),
     )
-    iterator: Any = iter(loader)
+    iterator = start(loader)
     try:
         while True:
             try:
-                batch = next_batch(iterator, "workers")
+                batch = next_batch(iterator, "workers=0")
             except StopIteration:
                 return
             yield batch
