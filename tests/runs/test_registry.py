@@ -1,8 +1,10 @@
 """Lists of runs are right whatever has happened to the folders, and to the index beside them."""
 
+import errno
 import json
 import math
 import os
+import resource
 import shutil
 import sqlite3
 import struct
@@ -424,6 +426,50 @@ def test_of_several_runs_all_are_removed_or_none(outputs):
     assert one.path.exists()
     remove_runs([one.path, running.path, f"{one.path}/"], force=True)
     assert list((outputs / "runs").iterdir()) == []
+
+
+def test_more_runs_than_files_may_be_open_are_removed(tmp_path):
+    runs = [make(tmp_path, f"r{number}").path for number in range(12)]
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 6, most))
+    try:
+        remove_runs(runs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_removed_run_has_no_file_open_which_nfs_would_keep(outputs, monkeypatch):
+    unlink = os.unlink
+
+    def unlink_on_nfs(path, *, dir_fd=None):
+        """Rename a file that is open. NFS removes it once it is closed: too late for rmtree, which gives ``dir_fd``."""
+        if dir_fd is not None and is_open(os.stat(path, dir_fd=dir_fd)):
+            os.rename(path, ".nfs1", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        else:
+            unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink_on_nfs)
+    remove_runs([outputs / "runs" / "a", outputs / "runs" / "b"])
+    assert list((outputs / "runs").iterdir()) == []
+
+
+def is_open(file: os.stat_result) -> bool:
+    return any(os.path.samestat(file, path.stat()) for path in Path("/dev/fd").iterdir() if path.exists())
+
+
+def test_a_run_that_cannot_be_removed_does_not_keep_the_others(outputs, monkeypatch):
+    runs, rmtree = [outputs / "runs" / name for name in "ab"], shutil.rmtree
+
+    def refuse(folder, **options):
+        if folder.name == ".a.removed":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
+        rmtree(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(RunError, match=r"^cannot delete .*/\.a\.removed: Directory not empty; 1 other run deleted$"):
+        remove_runs(runs)
+    assert [path.name for path in (outputs / "runs").iterdir()] == [".a.removed"]
 
 
 def test_leftovers_of_a_killed_deletion_are_deleted_by_the_next(outputs):

@@ -8,7 +8,7 @@ vitrine runs show RUN
 vitrine runs diff RUN RUN                            # configuration, own parts, code, versions, machine, metrics
 vitrine runs best data=mnist --by val/acc            # selected on validation; shows its test accuracy, too
 vitrine runs export --to runs.csv                    # every column; also .json
-vitrine runs rm RUN RUN                              # asks first; deletes all of them or none
+vitrine runs rm RUN RUN                              # asks first; none of them may be running
 """
 
 import argparse

@@ -6,7 +6,7 @@ import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -20,7 +20,7 @@ from vitrine.runs.index import INDEX, STORED, index_runs
 from vitrine.runs.lock import RunLocked
 from vitrine.runs.record import RunRecord
 from vitrine.runs.status import STATUSES, status_of
-from vitrine.text import as_override, did_you_mean, listed, nearest
+from vitrine.text import as_override, did_you_mean, listed, nearest, plural
 from vitrine.untrusted import ANY, NUMBER, misshapen
 
 COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -236,40 +236,53 @@ def best_runs(runs: RunList, metric: str, count: int = 1) -> list[RunEntry]:
 
 
 def remove_runs(runs: Iterable[str | Path], *, force: bool = False) -> None:
-    """Delete run folders, all or none. Each is renamed first, so that no list shows a half-deleted run.
+    """Delete run folders; none where a process writes to one of them.
 
-    Of a link to a run folder, only the link is removed.
+    Each is renamed first, so that no list shows a half-deleted run. Of a link to a run folder, only the link is
+    removed.
 
     Args:
         runs: the folders.
         force: also delete runs that a process on another machine may write to.
 
     Raises:
-        RunError: a path is not a run, or a process writes to the run, and nothing is deleted; or deletion fails.
+        RunError: a path is not a run, or a process writes to the run, and nothing is deleted; or some could not be
+            deleted, while the others are.
     """
     records = {record.path.parent.resolve() / record.path.name: record for record in map(RunRecord.open, runs)}
-    with ExitStack() as locks:
-        for path, record in records.items():
-            if path.is_symlink():  # the run that it points to stays
-                continue
-            try:
-                locks.enter_context(record.owned(force=force))
-            except RunLocked as error:
-                gone = ", or give --force if that machine is gone" if error.elsewhere else ""
-                raise RunError(f"{error}: stop it first{gone}; nothing was deleted") from None
-        for path in records:
-            try:
-                if path.is_symlink():
-                    path.unlink()
-                    continue
-                for leftover in path.parent.glob(".*.removed"):  # from a deletion that was killed
-                    shutil.rmtree(leftover, ignore_errors=True)
-                hidden = path.with_name(f".{path.name}.removed")
-                path.rename(hidden)
-                with suppress(FileNotFoundError):  # another process deletes leftovers, too
-                    shutil.rmtree(hidden)
-            except OSError as error:
-                raise RunError(f"cannot delete {error.filename or path}: {error.strerror}") from None
+    for path, record in records.items():  # one lock at a time: each takes an open file and a thread
+        try:
+            if not path.is_symlink():  # the run that it points to stays
+                with record.owned(force=force):
+                    pass
+        except RunLocked as error:
+            gone = ", or give --force if that machine is gone" if error.elsewhere else ""
+            raise RunError(f"{error}: stop it first{gone}; nothing was deleted") from None
+    for leftover in (found for parent in {path.parent for path in records} for found in parent.glob(".*.removed")):
+        shutil.rmtree(leftover, ignore_errors=True)  # from a deletion that was killed
+    problems = []
+    for path, record in records.items():
+        try:
+            _remove(path, record, force=force)
+        except RunError as error:  # the run was resumed just now
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"cannot delete {error.filename or path}: {error.strerror}")
+    if problems:
+        others = len(records) - len(problems)
+        raise RunError("; ".join([*problems, f"{plural(others, 'other run')} deleted"] if others else problems))
+
+
+def _remove(path: Path, record: RunRecord, *, force: bool) -> None:
+    if path.is_symlink():
+        path.unlink()
+        return
+    hidden = path.with_name(f".{path.name}.removed")
+    with record.owned(force=force):
+        path.rename(hidden)
+    # The lock's file is closed: a file that is open would stay in the folder under another name on NFS.
+    with suppress(FileNotFoundError):  # another process deletes leftovers, too
+        shutil.rmtree(hidden)
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
