@@ -1,7 +1,6 @@
 """like=RUN: an earlier run's configuration, with what is typed changed in it and all else as it was."""
 
 import pytest
-import yaml
 from helpers.levels import sampled
 
 from vitrine import compose
@@ -204,10 +203,11 @@ def test_a_key_that_the_run_did_not_know_is_as_it_is_by_itself(run):
 
 
 def test_a_damaged_configuration_is_reported(run):
+    values = run.config
     (run.path / "config.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match=r"like=.*\n.*cannot read"):
         compose([f"like={run.path}"])
-    (run.path / "config.yaml").write_text(yaml.safe_dump({"model": 3}))
+    run.write_config(values | {"model": 3})
     with pytest.raises(ConfigError, match="another version"):
         compose([f"like={run.path}"])
 

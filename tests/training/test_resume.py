@@ -476,15 +476,33 @@ def test_a_running_run_is_not_resumed(whole, tmp_path):
         resume(record.path)
 
 
-def test_a_checkpoint_of_another_shape_is_refused(whole, tmp_path):
+def test_an_edited_configuration_is_refused(whole, tmp_path):
     record = RunRecord(tmp_path / "copy")
     shutil.copytree(whole.path, record.path)
     record.end("interrupted")
     config = record.config
-    config["model"]["depth"] = 3
+    config["model"]["depth"], config["seed"], config["tags"] = 3, 8, ["edited"]
     record.write_config(config)
-    with pytest.raises(RunError, match="depth=2, not 3"):
+    named = "was trained with: model.depth=3, not 2; seed=8, not 0; set it back, and resume"
+    with pytest.raises(RunError, match=f"{named}$"):
         resume(record.path)
+
+
+@pytest.mark.parametrize(
+    ("cut", "lost"),
+    [("trainer:", "trainer, callbacks, logger and 7 more"), ("seed:", "seed, name, tags and 2 more")],
+)
+def test_a_configuration_that_was_cut_short_is_refused(whole, tmp_path, cut, lost):
+    record = RunRecord(tmp_path / "copy")
+    shutil.copytree(whole.path, record.path)
+    file = record.path / "config.yaml"
+    file.write_text(file.read_text().partition(f"\n{cut}")[0])
+    problem = rf"{file} was cut short: it lacks {lost}; put a whole copy in its place"
+    with pytest.raises(RunError, match=problem):
+        resume(record.path)
+    for key in ("resume", "like"):
+        with pytest.raises(ConfigError, match=problem):
+            compose([f"{key}={record.path}"])
 
 
 def test_changed_data_is_refused(whole, tmp_path):

@@ -39,7 +39,7 @@ from vitrine.config.model import missing_weights
 from vitrine.config.parts import is_dotted
 from vitrine.config.predict import PredictConfig, predict_faults
 from vitrine.config.schema import OWN_FILES
-from vitrine.config.serialize import from_plain
+from vitrine.config.serialize import from_plain, refuse_cut_short
 from vitrine.config.sweep import TrainCommand
 from vitrine.config.targets import TARGETS, target_faults
 from vitrine.config.trust import TRUST_ALL, is_trusted, refusal
@@ -272,7 +272,7 @@ class Composer:
         if folder not in self._records:
             try:
                 record = RunRecord.open(folder)
-                _ = record.config  # raises where it cannot be read
+                refuse_cut_short(record.config, record.path / "config.yaml")
             except RunError as error:
                 raise ConfigError([Fault(key, folder, str(error))]) from None
             self._records[folder] = record

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from omegaconf import OmegaConf
@@ -15,7 +16,8 @@ from vitrine.config.model import OF_ANY_MODEL, ViTConfig
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.config.trust import check_trust
-from vitrine.errors import ConfigError, Fault
+from vitrine.errors import ConfigError, Fault, RunError
+from vitrine.text import listed
 from vitrine.untrusted import check_nesting
 
 Schema = TypeVar("Schema")
@@ -69,6 +71,13 @@ def from_plain(
         raise ConfigError(found)
     check_trust(config, trust, source)
     return config
+
+
+def refuse_cut_short(values: Mapping[str, Any], source: Path) -> None:
+    """Raise RunError if the file ``source`` lacks the end of a configuration, which defaults would replace."""
+    if "name" not in values:  # in runs of every version, behind all that affects the result
+        lost = listed([field.name for field in fields(TrainConfig) if field.name not in values], most=3)
+        raise RunError(f"{source} was cut short: it lacks {lost}; put a whole copy in its place")
 
 
 def interpolations(values: Mapping[str, Any]) -> list[Fault]:

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
-from vitrine.config.keys import copy_values, key_facts, keys_where
+from vitrine.config.keys import copy_values, key_facts, keys_where, value_at
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
-from vitrine.config.serialize import from_plain
+from vitrine.config.serialize import from_plain, refuse_cut_short
+from vitrine.config.trust import TRUST_ALL
 from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import together
@@ -20,7 +21,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
-from vitrine.text import plural, printable, report
+from vitrine.text import as_override, plural, printable, report
 from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -28,11 +29,12 @@ from vitrine.training.distill import Distillation, refuse_other_teacher, teacher
 from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
+from vitrine.training.lr_range import with_lr
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline
 from vitrine.training.schedules import learning_rate_factor, total_steps
-from vitrine.training.weights import differences, read_checkpoint
+from vitrine.training.weights import read_checkpoint
 
 
 def resume(
@@ -77,6 +79,7 @@ def resume(
     began = time.time() if began is None else began
     with quiet_libraries(), together() as ranks, owned(RunRecord.open(folder), ranks, claim, force=force) as record:
         status = ranks.share(lambda: record.facts.get("status"))
+        refuse_cut_short(record.config, record.path / "config.yaml")
         config = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         planned = config.trainer.max_epochs
         if given is not None:
@@ -189,10 +192,14 @@ def _stretched_schedule(
 
 
 def _check_checkpoint(config: TrainConfig, record: RunRecord, checkpoint: Mapping[str, Any]) -> None:
-    """Raise RunError where the checkpoint to resume from belongs to another model."""
-    if other := differences(checkpoint["config"]["model"], config.model):
-        config_file = record.path / "config.yaml"
-        raise RunError(f"{record.last} belongs to another model than {config_file}: {', '.join(other)}")
+    """Raise RunError where the checkpoint to resume from was trained with other values that affect the result."""
+    trained = from_plain(TrainConfig, checkpoint["config"], trust=TRUST_ALL, source=record.last)  # compared, not built
+    if config.optimizer.lr == AUTO and (tested := record.facts.get("lr_range")):
+        config = replace(config, optimizer=with_lr(config.optimizer, tested["found"]))
+    if found := _affecting(trained, config):
+        edited = [f"{fault.key}={fault.given}, not {as_override(value_at(trained, fault.key))}" for fault in found]
+        what = f"{record.path / 'config.yaml'} is not what {record.last} was trained with"
+        raise RunError(f"{what}: {'; '.join(edited)}; set it back, and resume")
 
 
 def _apply(config: TrainConfig, given: TrainConfig) -> None:
@@ -201,7 +208,12 @@ def _apply(config: TrainConfig, given: TrainConfig) -> None:
     Raises:
         ConfigError: another key differs and affects the result.
     """
-    found = resume_faults(config, given)
-    if affecting := [fault for fault in found if key_facts(TrainConfig, fault.key).affects(config.data.name)]:
+    if affecting := _affecting(config, given):
         raise ConfigError(affecting)
     copy_values(keys_where(TrainConfig, may_change_on_resume=True), given, config)
+
+
+def _affecting(recorded: TrainConfig, given: TrainConfig) -> list[Fault]:
+    """Return the faults of ``resume_faults`` whose keys affect the result."""
+    found = resume_faults(recorded, given)
+    return [fault for fault in found if key_facts(TrainConfig, fault.key).affects(recorded.data.name)]
