@@ -75,14 +75,18 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664)])
-def test_a_new_file_has_the_default_permissions(tmp_path, umask, mode):
+def test_a_new_file_has_the_default_permissions_and_one_that_is_replaced_keeps_its_own(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_text(tmp_path / "file", "text")
-        assert os.umask(umask) == umask
+        os.umask(0o077)
+        write_text(tmp_path / "file", "by a user who is more careful")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    (tmp_path / "file").chmod(0o400)
+    write_text(tmp_path / "file", "of a copy that could only be read")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
 def test_a_missing_folder_is_an_os_error(tmp_path):
@@ -246,7 +250,7 @@ def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path, monkeypatch):
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr("vitrine.files.tempfile._os.open", refuse)
+    monkeypatch.setattr("vitrine.files.os.open", refuse)
     with pytest.raises(PermissionError) as error, replacing(tmp_path / "file"):
         pass
     assert error.value.filename == str(tmp_path / "file")

@@ -3,7 +3,9 @@
 import errno
 import glob
 import os
+import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +23,15 @@ FULL = {
 COPIED_AT_ONCE = 1 << 26  # bytes
 DAY = 86_400  # seconds
 HEAD = 1 << 16  # bytes
+OWN = stat.S_IRUSR | stat.S_IWUSR
 
 
 @contextmanager
 def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``, which replaces ``path`` when the block ends without an error.
+
+    A file that is replaced keeps its permissions: in a folder that users share, a private umask of one does not take
+    the file away from the others.
 
     Args:
         path: the file to write.
@@ -35,15 +41,17 @@ def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
         DiskFull: the disk is full; ``path`` is unchanged.
         OSError: the folder is not writable; ``path`` is unchanged.
     """
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    mode = None
+    with suppress(OSError):
+        mode = stat.S_IMODE(path.stat().st_mode) | OWN
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        temporary = Path(name)
-        os.close(handle)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode))
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+        if mode is not None:
+            temporary.chmod(mode)
         if keep is not None and path.exists():
             _rename_keeping(path, keep)
         temporary.replace(path)
@@ -51,15 +59,15 @@ def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
     except DiskFull:
         raise
     except Exception as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)  # before the space left is measured
+        with suppress(OSError):
+            temporary.unlink()  # before the space left is measured
         _set_path(error, path)
         if (full := disk_full(error, path)) is None:
             raise
         raise full from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -244,12 +252,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark: bytes = b"") -> None:

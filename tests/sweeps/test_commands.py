@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import tempfile
 import time
 from unittest.mock import Mock
 
@@ -285,7 +284,9 @@ def test_a_sweep_folder_that_cannot_be_written_is_reported(tmp_path, overrides, 
 
 def test_a_failed_write_of_sweep_json_is_reported(tmp_path, monkeypatch):
     sweep = Sweep(tmp_path, [], [], ["seed"])
-    monkeypatch.setattr(tempfile, "mkstemp", Mock(side_effect=PermissionError(13, "Permission denied", "a temporary")))
+    monkeypatch.setattr(
+        "pathlib.Path.replace", Mock(side_effect=PermissionError(13, "Permission denied", "a temporary"))
+    )
     with pytest.raises(RunError, match=rf"^cannot write {tmp_path}/sweep.json: Permission denied$"):
         sweep.write([], {})
 
