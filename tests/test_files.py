@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from vitrine.errors import DiskFull
-from vitrine.files import copy, disk_full, move_aside, remove_leftovers, replacing, staging, write_text
+from vitrine.files import REPLACED, copy, disk_full, move_aside, remove_leftovers, replacing, staging, write_text
 
 KILLED_MIDWAY = """
 import os, signal, sys
@@ -197,6 +198,27 @@ def test_an_error_in_staging_leaves_what_was_there_and_no_folder(tmp_path):
         fail_in_staging(tmp_path / "folder")
     with pytest.raises(KeyboardInterrupt):
         fail_in_staging(tmp_path / "new" / "deeper" / "folder")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["old"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EDQUOT, "Disk quota exceeded"), KeyboardInterrupt()], ids=type)
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch, error):
+    stage(tmp_path / "folder", "old")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=error))
+    with pytest.raises((DiskFull, KeyboardInterrupt)):
+        stage(tmp_path / "folder", "new")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["old"]
+
+
+def test_a_folder_that_a_killed_writer_was_about_to_replace_is_put_back_before_its_leftover_is_removed(tmp_path):
+    leftover = tmp_path / ".folder.x1.partial"
+    (leftover / REPLACED).mkdir(parents=True)
+    (leftover / REPLACED / "old").touch()
+    os.utime(leftover, (0, 0))
+    with pytest.raises(KeyboardInterrupt):
+        fail_in_staging(tmp_path / "folder")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
 

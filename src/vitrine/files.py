@@ -23,6 +23,7 @@ FULL = {
 COPIED_AT_ONCE = 1 << 26  # bytes
 DAY = 86_400  # seconds
 HEAD = 1 << 16  # bytes
+REPLACED = ".replaced"  # what staging calls a folder until it is replaced
 OWN = stat.S_IRUSR | stat.S_IWUSR
 
 
@@ -87,6 +88,7 @@ def staging(path: Path) -> Iterator[Path]:
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(FileNotFoundError):  # another process has removed it
             if time.time() - leftover.stat().st_mtime > DAY:
+                _put_back(leftover, path)
                 shutil.rmtree(leftover, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".partial") as folder:
@@ -96,9 +98,13 @@ def staging(path: Path) -> Iterator[Path]:
                 if file.is_file():
                     with file.open("rb") as opened:
                         os.fsync(opened.fileno())
-            if path.is_dir():  # a folder is not replaced in one step
-                path.rename(Path(folder) / "replaced")
-            staged.replace(path)
+            try:
+                if path.is_dir():  # a folder is not replaced in one step
+                    path.rename(Path(folder) / REPLACED)
+                staged.replace(path)
+            except BaseException:
+                _put_back(Path(folder), path)
+                raise
             _sync_folder(path.parent)
     except BaseException as error:
         _set_path(error, path)
@@ -109,6 +115,13 @@ def staging(path: Path) -> Iterator[Path]:
         if full is None or full is error:
             raise
         raise full from error
+
+
+def _put_back(folder: Path, path: Path) -> None:
+    """Give ``path`` back what it was before :func:`staging` began to replace it, from the hidden ``folder``."""
+    if not path.exists():
+        with suppress(FileNotFoundError):
+            (folder / REPLACED).rename(path)
 
 
 def refuse_link_out(path: Path, folder: Path) -> None:
