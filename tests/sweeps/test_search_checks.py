@@ -1,6 +1,7 @@
 """What a search finds in its folder: it takes nothing for its own that is not."""
 
 import os
+import resource
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from vitrine.sweeps import study
 from vitrine.sweeps.fingerprint import record_facts
 from vitrine.sweeps.search import plan_search
 from vitrine.sweeps.search_checks import check_owner
-from vitrine.sweeps.study import MAX_JOURNAL, open_study, set_user_attrs, user_attrs
+from vitrine.sweeps.study import MAX_JOURNAL, open_study, report_epoch, set_user_attrs, user_attrs
 
 RANDOM = [*TWO, "sweep.sampler=random"]
 
@@ -118,6 +119,27 @@ def test_a_search_that_does_not_say_what_it_searched_is_refused(tmp_path):
     open_study(tmp_path, ["val/acc"]).set_user_attr("asked", 3)
     with pytest.raises(RunError, match=f"cannot read {tmp_path}/study.journal"):
         check_owner(tmp_path, {})
+
+
+@pytest.mark.parametrize("cause", ["full-disk", "kill"])
+def test_a_search_goes_on_after_a_part_of_a_line_in_its_journal(tmp_path, cause):
+    search, trial = open_study(tmp_path, ["val/acc"]), open_study(tmp_path, ["val/acc"])
+    number = search.ask().number
+    journal = tmp_path / "study.journal"
+    whole = journal.read_bytes()
+    if cause == "kill":
+        journal.write_bytes(whole + b'{"op_code": 5, "wor')
+    else:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limit[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                report_epoch(trial, number, 1, 0.5)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert journal.read_bytes() == whole
+    search.tell(number, 0.7)
+    assert open_study(tmp_path).best_value == trial.best_value == 0.7
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"op_code":2,"study_id":0,"user_attr":3}'])

@@ -52,10 +52,10 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
     lock = FileLock(folder / "locks" / "journal.lock")
     try:
         with held(lock):
-            _drop_incomplete_line(path)
-        storage = JournalStorage(
-            JournalFileBackend(str(path), lock_obj=cast(Any, lock))
-        )  # Optuna's own lock outlives its process
+            if os.path.lexists(path):
+                with _opened(path, "rb+") as file:
+                    _drop_incomplete_line(file)
+        storage = JournalStorage(_Journal(path, lock))
         if metrics is None:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
         directions = [Direction.MINIMIZE if lower_is_better(metric) else Direction.MAXIMIZE for metric in metrics]
@@ -84,6 +84,28 @@ def user_attrs(folder: Path) -> dict[str, Any]:
         return storage.get_study_user_attrs(storage.get_study_id_from_name(NAME)) if begun else {}
     except _DAMAGED as error:
         raise unreadable(path, error) from None
+
+
+class _Journal(JournalFileBackend):
+    """A journal to append to, after a part of a line, too: a disk that was full for a moment leaves one.
+
+    Args:
+        path: of the journal.
+        lock: to append under. Optuna's own outlives its process.
+    """
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        super().__init__(str(path), lock_obj=cast(Any, lock))
+        self._path, self._held = path, lock
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with held(self._held), self._path.open("rb+") as file:
+            _drop_incomplete_line(file)
+            try:
+                super().append_logs(logs)
+            except OSError:
+                _drop_incomplete_line(file)
+                raise
 
 
 class _Written(BaseJournalBackend):
@@ -206,16 +228,15 @@ def importance(study: optuna.Study, objective: int) -> dict[str, float]:
     return {key: round(float(share), 4) for key, share in shares.items()}
 
 
-def _drop_incomplete_line(path: Path) -> None:
+def _drop_incomplete_line(file: IO[bytes]) -> None:
     """Remove an incomplete last line, as a full disk or a power cut leaves it."""
-    if not os.path.lexists(path):
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 1))
+    if file.read() in (b"", b"\n"):
         return
-    with _opened(path, "rb+") as file:
-        written = file.read()
-        whole = written.rfind(b"\n") + 1
-        if whole < len(written):
-            file.truncate(whole)
-            os.fsync(file.fileno())
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+    os.fsync(file.fileno())
 
 
 @contextmanager
