@@ -1,6 +1,7 @@
 """``vitrine predict`` gives what the run gave in training, and survives bad pictures, bad runs and its own death."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from vitrine.distributed.hardware import Hardware
 from vitrine.errors import RunError
 from vitrine.inference.attention_images import AttentionImages
 from vitrine.inference.brightness import Brightness
-from vitrine.inference.results import Journal, may_replace
+from vitrine.inference.results import Journal, _held, may_replace
 
 SEEDS = sorted(ROOT.glob("tests/old_runs/sweeps/*position-seed*/position=learned*"))
 
@@ -822,3 +824,13 @@ main(["predict", "run={run.record.path}", "input={pictures}", "output=x.csv", "w
     done = python("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(rows(tmp_path / "x.csv")) == 360
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_lock_that_a_killed_process_may_have_left_is_named(tmp_path, monkeypatch):
+    """As on Lustre without flock, where the file is the lock."""
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
+    (tmp_path / ".x.csv.partial.lock").write_text("4711\nnode7\n")
+    hint = rf"another process; if none is running, delete {tmp_path}/\.x\.csv\.partial\.lock$"
+    with pytest.raises(RunError, match=hint), _held(tmp_path / "x.csv.partial"):
+        pass

@@ -201,7 +201,7 @@ def test_the_sweep_of_another_user_is_named_with_what_starts_an_own_one(tmp_path
     sweep.write([TrialResult("new")] * 2, {})
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
-    def refuse(lock):
+    def refuse(lock, **_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), lock.lock_file)
 
     monkeypatch.setattr(FileLock, "acquire", refuse)

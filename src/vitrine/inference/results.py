@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
 from vitrine.data.image_csv import SEPARATOR, join_labels, split_labels
 from vitrine.errors import RunError
@@ -265,7 +265,9 @@ def _held(path: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise RunError(f"{path} is being written by another process") from None
+        # Where the file system has no locks, a killed process leaves the file.
+        hint = f"; if none is running, delete {lock.lock_file}" if isinstance(lock, SoftFileLock) else ""
+        raise RunError(f"{path} is being written by another process{hint}") from None
     try:
         yield
     finally:

@@ -1,14 +1,25 @@
-"""The locks in a sweep's folder: of sweep.json, of a search and of its study. Those of trials are in runs/lock.py."""
+"""The locks in a sweep's folder: of sweep.json, of a search and of its study. Those of trials are in runs/lock.py.
+
+A lock file names its holder as filelock does where a file system has no locks, and its file itself is the lock: process
+id and host, in two lines.
+"""
 
 import os
+import socket
+import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, SoftFileLock, Timeout
 
 from vitrine.errors import RunError
 from vitrine.files import naming_failed_write
+from vitrine.runs.lock import LEASE_SECONDS
+from vitrine.text import printable, report
+
+SILENT_WAIT = 5.0  # seconds
 
 
 @contextmanager
@@ -22,7 +33,7 @@ def held(lock: FileLock) -> Iterator[None]:
     try:
         with naming_failed_write(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            _acquire(lock, path)
     except RunError as error:
         sweep = path.parent.parent
         if not isinstance(error.__cause__, PermissionError) or _is_own(sweep):
@@ -33,6 +44,43 @@ def held(lock: FileLock) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: FileLock, path: Path) -> None:
+    """Acquire a lock; after a while a line says who holds it.
+
+    Where the file system has no locks, a process that is killed leaves the file. One of another machine is removed if
+    nothing changes for as long as at a run's lock.
+    """
+    seen, since, reported = (0, 0), 0.0, False
+    while True:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "flock not supported")
+                lock.acquire(timeout=SILENT_WAIT)
+            break
+        except Timeout:
+            if not reported:
+                report(f"waiting for {_holder(path)}, which holds {path}")
+                reported = True
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if (found := (status.st_ino, status.st_mtime_ns)) != seen:
+                    seen, since = found, time.monotonic()
+                elif isinstance(lock, SoftFileLock) and time.monotonic() - since >= LEASE_SECONDS:
+                    path.unlink()
+    if not isinstance(lock, SoftFileLock):
+        with suppress(OSError):  # as on a full disk
+            path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
+
+
+def _holder(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            process, host = file.read(1024).decode().split("\n")[:2]
+        return f"process {int(process)} on {printable(host)}"
+    except (OSError, ValueError):
+        return "another process"
 
 
 def _is_own(folder: Path) -> bool:
