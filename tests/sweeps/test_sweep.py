@@ -3,6 +3,8 @@ import json
 import os
 import shlex
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -208,6 +210,15 @@ def test_the_sweep_of_another_user_is_named_with_what_starts_an_own_one(tmp_path
     hint = "sweep.name=NAME or paths.output_dir=DIR starts a sweep of your own"
     with pytest.raises(RunError, match=rf"denied; {sweep.folder} belongs to {sweep.folder.owner()}: {hint}$"):
         sweep.write([TrialResult("new")] * 2, {})
+
+
+@pytest.mark.parametrize("closed", ["exists", "open"], ids=["folder", "file"])
+def test_a_sweep_that_another_user_keeps_private_is_not_taken_for_damaged(tmp_path, monkeypatch, closed):
+    (tmp_path / "sweep.json").write_text("{}")
+    monkeypatch.setattr(Path, closed, Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    hint = rf"its owner can allow it: chmod -R g\+rX {tmp_path}"
+    with pytest.raises(RunError, match=rf"^cannot read {tmp_path}/sweep.json: Permission denied; {hint}$"):
+        check_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["jobs", "locks", "logs", "logs/trial.txt", "study.journal"])

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ from vitrine.sweeps.trial import (
     take_up,
 )
 from vitrine.training.graceful_stop import GracefulStop
+
+DENIED = "Permission denied"
 
 
 @pytest.mark.whole
@@ -69,6 +73,29 @@ def test_a_trial_whose_only_checkpoint_is_damaged_starts_over_and_keeps_what_it_
     (aside,) = trial.folder.parent.glob(f".{trial.folder.name}_*")
     assert (aside / "checkpoints" / "last.ckpt.damaged").read_bytes() == b"half a checkpoint"
     assert json.loads((aside / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_trial_in_a_private_folder_of_another_user_is_unreadable(make_trial, left):
+    trial = make_trial()
+    left(trial, "finished")
+    trial.folder.chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # to an administrator nothing is closed
+    try:
+        assert read_result(trial.folder) == TrialResult("unreadable", error=f"cannot read {trial.folder}: {DENIED}")
+    finally:
+        os.seteuid(user)
+        trial.folder.chmod(0o700)
+
+
+def test_a_trial_that_another_user_trained_does_not_start_over_where_it_is_not_readable(make_trial, left, monkeypatch):
+    trial = make_trial()
+    left(trial, "finished")
+    before = sorted(trial.folder.parent.rglob("*"))
+    monkeypatch.setattr("vitrine.runs.record.read_json", Mock(side_effect=PermissionError(errno.EACCES, DENIED)))
+    with pytest.raises(RunError, match=f"^cannot read {trial.folder}/run.json: {DENIED}$"):
+        run_trial(trial)
+    assert sorted(trial.folder.parent.rglob("*")) == before
 
 
 @pytest.mark.parametrize("to", ["documents", "sweep", "gone"])

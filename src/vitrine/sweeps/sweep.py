@@ -295,15 +295,17 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """Read sweep.json.
 
     Raises:
-        RunError: it is missing or damaged, or was written by another version of vitrine.
+        RunError: it is missing, damaged or another user's, or was written by another version of vitrine.
     """
     path = folder / "sweep.json"
-    if not path.exists():
-        raise RunError(f"{folder} is not a sweep: it has no sweep.json")
     try:
         values: dict[str, Any] = read_json(path)
         if not isinstance(values, dict):
             raise ValueError("it does not hold an object")
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a sweep: it has no sweep.json") from None
+    except PermissionError as error:
+        raise _forbidden(folder, error) from None
     except (OSError, ValueError) as error:
         hint = "delete it, and the same command rebuilds it from the trials"
         but = "but that of sweep=decide holds what was announced: rerun=true starts over in a new folder"
@@ -316,6 +318,11 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     if problem := misshapen(values, SHAPES):
         raise RunError(f"{path}: {problem}")
     return values
+
+
+def _forbidden(folder: Path, error: PermissionError) -> RunError:
+    hint = f"its owner can allow it: chmod -R g+rX {folder}"
+    return RunError(f"cannot read {folder / 'sweep.json'}: {error.strerror}; {hint}")
 
 
 def folder_of(point: Point, own_name: str) -> tuple[Path, dict[str, Any]]:
@@ -351,7 +358,10 @@ def check_folder(folder: Path) -> dict[str, Any]:
         RunError: the sweep cannot be continued: its sweep.json is damaged or was written by another version of vitrine,
             or what a sweep writes in the folder is a link that leads out of it.
     """
-    known = read_sweep(folder) if (folder / "sweep.json").exists() else {}
+    try:
+        known = read_sweep(folder) if (folder / "sweep.json").exists() else {}
+    except PermissionError as error:
+        raise _forbidden(folder, error) from None
     for path in (*(folder / name for name in WRITTEN), *folder.glob("logs/*")):
         refuse_link_out(path, path.parent)
     return known

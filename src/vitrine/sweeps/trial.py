@@ -81,7 +81,7 @@ class TrialResult:
 
     Attributes:
         status: ``new`` (not started), ``running``, ``finished``, ``pruned``, ``diverged``, ``failed``,
-            ``interrupted``, or ``damaged`` if run.json cannot be read.
+            ``interrupted``, ``damaged`` if run.json cannot be read, or ``unreadable`` if this user may not read it.
         metrics: final metrics, model size and speed; empty unless finished.
         error: why the trial failed, or where it was pruned or diverged; else empty.
         seconds: training time over all sessions; 0.0 if unknown.
@@ -99,15 +99,18 @@ class TrialResult:
 
 def read_result(folder: Path) -> TrialResult:
     """Read a trial's result from its run folder."""
-    if not (folder / "run.json").exists():
-        return TrialResult("new")
     record = RunRecord(folder)
     try:
+        if not (folder / "run.json").exists():
+            return TrialResult("new")
         known = record.facts
         status = status_of(known, folder)
         metrics = record.final_metrics() if status == "finished" else {}
     except RunError as error:
-        return TrialResult("damaged", error=str(error))
+        kind = "unreadable" if isinstance(error.__context__, PermissionError) else "damaged"
+        return TrialResult(kind, error=str(error))
+    except PermissionError as error:
+        return TrialResult("unreadable", error=f"cannot read {folder}: {error.strerror}")
     seconds = metrics.get("train_seconds", 0.0)
     return TrialResult(
         status,
@@ -152,7 +155,7 @@ def run_trial(
 
     Raises:
         RunLocked: another process is training it.
-        RunError: its folder cannot be locked, so that no failure can be recorded there either.
+        RunError: its folder cannot be locked or read, so that no failure can be recorded there either.
         Interrupted: stopped by a signal or by ``trainer.max_time``, with a checkpoint.
         DiskFull: the disk is full, as it would be for the next trial.
     """
@@ -160,6 +163,8 @@ def run_trial(
         known = read_result(trial.folder)
         if known.status in DONE:
             return known
+        if known.status == "unreadable":  # another user has trained it; it does not start over
+            raise RunError(known.error)
         try:
             _refuse_edited_code(trial)
             resumes = _prepare_folder(trial, known)
