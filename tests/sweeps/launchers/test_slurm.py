@@ -1,5 +1,6 @@
 """Trials as jobs of a real Slurm, and of submitit's local processes."""
 
+import errno
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from vitrine import compose
 from vitrine.config.sweep import LauncherConfig
 from vitrine.distributed.launch import Launch
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import ConfigError, Interrupted, RunError
+from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Watch
 from vitrine.signals import interrupting
@@ -462,6 +464,26 @@ def test_the_command_that_cancels_jobs_names_their_arrays(monkeypatch, tmp_path,
     monkeypatch.setattr(cluster.shutil, "which", str)
     cluster.Slurm(tmp_path / "sweep" / "jobs", LauncherConfig()).detach(["20_0", "20_1", "21"])
     assert capsys.readouterr().out == "3 jobs left with Slurm; to cancel: scancel 20 21\n"
+
+
+@pytest.mark.parametrize("full", ["write_text", "rename"])
+def test_a_full_disk_leaves_no_job_of_which_nothing_is_said(monkeypatch, make_trial, capsys, full):
+    monkeypatch.setattr(cluster.shutil, "which", str)
+    monkeypatch.setattr(cluster, "_max_array_size", lambda: 1000)
+    slurm = cluster.Slurm(make_trial().folder.parent / "jobs", LauncherConfig())
+    submitted = []
+    monkeypatch.setattr(slurm, "_submit_array", lambda part, needed: submitted.extend(["77_0", "77_1"]) or submitted)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, full, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises((OSError, DiskFull)):
+            slurm.submit([make_trial(0), make_trial(1)])
+    said = "2 jobs left with Slurm; to cancel: scancel 77\n" if full == "rename" else ""
+    assert (capsys.readouterr().out, len(submitted)) == (said, 2 if said else 0)
+    monkeypatch.setattr(slurm, "_squeue", lambda tries: dict.fromkeys(("77_0", "77_1"), ("PENDING", "None")))
+    assert slurm.find_submitted() == {}
+    submitted.clear()
+    slurm.submit([make_trial(0), make_trial(1)])
+    assert slurm.find_submitted() == {"seed=0": "77_0", "seed=1": "77_1"}
 
 
 def test_jobs_do_not_inherit_the_job_that_submits_them(monkeypatch, trial, tmp_path):

@@ -21,7 +21,6 @@ import re
 import secrets
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from collections import Counter
@@ -38,9 +37,10 @@ from submitit.helpers import clean_env
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
+from vitrine.files import naming_failed_write
 from vitrine.runs.status import ENDED
 from vitrine.signals import handle_stop_signals, restored_handlers
-from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
+from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job, refuse_writable_by_others
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, read_result, record_crash
 from vitrine.text import plural
@@ -119,20 +119,33 @@ class Slurm:
     def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
         """Submit a job for each trial, in as few arrays as possible; return the trials by job id.
 
+        A file with each trial's name is written before, and then named after its job: so a full disk is found in time.
+
         Raises:
             RunError: Slurm rejects them, or other users may replace what the jobs will unpickle.
         """
         for folder in (self.folder.parent, self.folder):
-            _refuse_writable_by_others(folder)
+            refuse_writable_by_others(folder)
         groups: dict[Resources, list[Trial]] = {}
         for trial in trials:
             groups.setdefault(resources(trial.config, self.settings), []).append(trial)
-        longest = _max_array_size() if len(trials) > 1 else 1
+        most = _max_array_size() if len(trials) > 1 else 1
+        parts = [(alike[n : n + most], needed) for needed, alike in groups.items() for n in range(0, len(alike), most)]
         found: dict[str, Trial] = {}
-        for needed, alike in groups.items():
-            for first in range(0, len(alike), longest):
-                part = alike[first : first + longest]
-                found |= dict(zip(self._submit_array(part, needed), part, strict=True))
+        try:
+            for part, needed in parts:
+                files = [self.own_folder / f".{number}.trial" for number in range(len(part))]
+                with naming_failed_write(self.own_folder):
+                    self.own_folder.mkdir(parents=True, exist_ok=True)
+                    for file, trial in zip(files, part, strict=True):
+                        file.write_text(trial.folder.name)
+                jobs = self._submit_array(part, needed)
+                found |= dict(zip(jobs, part, strict=True))
+                for file, job in zip(files, jobs, strict=True):
+                    file.rename(self.own_folder / f"{job}.trial")
+        except BaseException:
+            self.detach(list(found))
+            raise
         if found:
             print(f"{plural(len(found), 'job')} submitted to Slurm as {self.name}", flush=True)
         return found
@@ -198,8 +211,9 @@ class Slurm:
                 jobs = executor.submit_array([Job(trial, needed.threads, settings.time) for trial in trials])
         except RuntimeError as error:
             raise RunError(f"Slurm rejected the jobs: {str(error).strip()}") from None
-        for job, trial in zip(jobs, trials, strict=True):
-            (self.own_folder / f"{job.job_id}.trial").write_text(trial.folder.name)
+        except OSError:
+            print(f"jobs may have been submitted: squeue --name={self.name}", flush=True)
+            raise
         return [job.job_id for job in jobs]
 
     @contextmanager
@@ -365,20 +379,6 @@ def _sbatch_options(options: Sequence[str]) -> dict[str, str | bool]:
     """``--nodelist=a`` and ``--exclusive`` as submitit takes them: flags have the value True."""
     parts = [option.lstrip("-").partition("=") for option in options]
     return {name: value if sign else True for name, sign, value in parts}
-
-
-def _refuse_writable_by_others(folder: Path) -> None:
-    """Raise RunError if a user outside its group may rename what is in a folder, and so run code in jobs of this one's.
-
-    A folder may be writable by a group, as laboratories share theirs.
-    """
-    if not folder.exists():
-        return
-    status, hint = folder.stat(), "whoever may write to it could run code in your jobs"
-    if status.st_uid not in (os.geteuid(), 0):
-        raise RunError(f"{folder} belongs to another user: {hint}; set another sweep.name")
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise RunError(f"{folder} is writable by everyone: {hint}; chmod o-w {folder}")
 
 
 def _max_array_size() -> int:
