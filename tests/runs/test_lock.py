@@ -17,10 +17,11 @@ from unittest.mock import Mock
 import pytest
 
 from vitrine.errors import DiskFull, RunError
-from vitrine.runs import lock_file
+from vitrine.runs import MetricsFile, RunRecord, lock_file
 from vitrine.runs.lock import RunLock, RunLocked, Timing, Watch, look
 from vitrine.runs.lock_file import NAME, LockState
 from vitrine.runs.process import kernel
+from vitrine.signals import restored_handlers
 
 QUICK = Timing(beat=0.05, lease=0.5, settle=0.05)
 PATIENT = Timing(beat=0.05, lease=5, settle=0.05)  # for a sign of life of a process that may get no core for a while
@@ -154,6 +155,25 @@ def test_force_does_not_wait_and_the_holder_that_lost_the_lock_stops(folder):
         assert "writes nothing more" in line
         assert lock.claim.taken_by() is None
         lock.release()
+
+
+def test_a_holder_that_ignores_ctrl_c_and_lost_the_lock_stops_too(folder):
+    """As one that was started with & in a job's script."""
+    lock = RunLock(folder, QUICK)
+    lock.acquire()
+    metrics = MetricsFile(RunRecord(folder, lock.claim))
+    new = json.loads((folder / NAME).read_text()) | {"host": "node9", "token": "other"}
+    with restored_handlers():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        (folder / "new").write_text(json.dumps(new))
+        (folder / "new").replace(folder / NAME)
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(10)
+    with pytest.raises(RunError, match=f"taken over by process {os.getpid()} on node9"):
+        metrics.append({"step": 1, "seconds": 0.1})
+    assert (folder / "metrics.csv").read_text() == "epoch,step,seconds\n"
+    lock.release()
 
 
 def test_no_clock_but_the_watchers_own_counts(folder, monkeypatch):

@@ -30,6 +30,7 @@ from vitrine.errors import RunError
 from vitrine.files import disk_full
 from vitrine.runs.lock_file import NAME, SIZE_LIMIT, Holder, LockState, flock, is_at, judge, opened, read, write
 from vitrine.runs.process import kernel, process_start
+from vitrine.signals import STOP_SIGNALS
 
 BEAT_SECONDS = 15.0
 LEASE_SECONDS = 120.0
@@ -253,8 +254,10 @@ class RunLock:
                     self._close()
                     self._create()
                 elif descriptor is not None and not self._renew(descriptor):
-                    if in_main_thread and sys.platform != "win32":
-                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                    # A program in the background ignores SIGINT; where nothing handles a signal, it ends the process.
+                    handled = [number for number in STOP_SIGNALS if callable(signal.getsignal(number))]
+                    if in_main_thread and handled and sys.platform != "win32":
+                        signal.pthread_kill(threading.main_thread().ident or 0, handled[0])
                     return
 
     def _renew(self, descriptor: int) -> bool:

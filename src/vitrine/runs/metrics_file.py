@@ -24,7 +24,7 @@ class MetricsFile:
     """
 
     def __init__(self, record: RunRecord, step: int = 0) -> None:
-        self._path = record.path / "metrics.csv"
+        self._record, self._path = record, record.path / "metrics.csv"
         self._rows: list[dict[str, Any]] = []
         for row in record.history():
             if row["step"] <= step:
@@ -47,8 +47,10 @@ class MetricsFile:
         file longer than :meth:`RunRecord.history` reads is left out; rows without validation metrics earlier.
 
         Raises:
-            RunError: the file cannot be written; ``DiskFull``: for lack of space.
+            RunError: the file cannot be written, or another process has taken the run over; ``DiskFull``: for lack of
+                space.
         """
+        self._record.check_claim()
         row = {"epoch": self._epoch, **row}
         if not self._has_room(row):
             return
