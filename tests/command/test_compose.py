@@ -287,6 +287,17 @@ def test_only_a_training_needs_a_folder_to_write_to():
         points("train", nowhere, multirun=False)
 
 
+def test_the_folder_that_is_written_to_must_be_writable_and_no_other(tmp_path):
+    def placed(*arguments):
+        return place(points("train", ["seed=0,1", *arguments], multirun=True), multirun=True)[0].folder
+
+    assert placed("paths.output_dir=/proc/runs", f"hydra.sweep.dir={tmp_path}/here") == tmp_path / "here"
+    with pytest.raises(ConfigError, match=r"hydra.sweep.dir=/proc/here\s+cannot write to /proc"):
+        placed(f"paths.output_dir={tmp_path}", "hydra.sweep.dir=/proc/here")
+    with pytest.raises(ConfigError, match=r"paths.output_dir=/proc/runs\s+cannot write to /proc"):
+        placed("paths.output_dir=/proc/runs", "hydra.sweep.subdir=${seed}")
+
+
 def test_one_choice_at_a_time_with_every_seed_and_data_set():
     given = ["sweep=ablation", "model=vit_nano", "data=digits,mnist", "position=learned,rope,none", "seed=0,1"]
     found = [point.varies for point in points("train", [*given, "patch=2,4", "data.image_size=28"], multirun=True)]

@@ -55,7 +55,7 @@ def points(
     """Return the runs that the overrides ``arguments`` of ``train`` or ``eval`` ask for, all checked.
 
     ``check_devices`` is whether the GPUs that they ask for must be there, ``check_output`` whether training must be
-    able to write to ``paths.output_dir``.
+    able to write to ``paths.output_dir``. Where ``hydra.*`` may name another folder, ``output_dirs.place`` checks it.
 
     Raises:
         ConfigError: with the faults of all runs.
@@ -64,6 +64,7 @@ def points(
         sound, found = check_overrides(quote(arguments), SCHEMAS[command], loader)
         refused = {fault.key.partition("=")[0] for fault in found}
         overrides = OverridesParser.create(config_loader=loader).parse_overrides(sound)
+        check_output &= not sources().mention_hydra and not any(text.startswith("hydra.") for text in arguments)
         composer = Composer(command, loader, check_output=check_output)
         if command == "train" and sources().mention_hydra:  # else there is nothing to compose
             found += _unused_settings(composer, fixed_overrides(overrides))

@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vitrine.command.compose import Point, composing, hydra_settings
 from vitrine.command.composer import Composer
-from vitrine.errors import ConfigError, Fault, first_line
+from vitrine.errors import ConfigError, Fault, RunError, first_line
+from vitrine.runs.record import check_writable
 
 UNSET = "."  # in conf/train.yaml: vitrine names the folder
 
@@ -20,7 +21,7 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     """Return ``points`` with the folders that the user chose for them.
 
     Raises:
-        ConfigError: a folder cannot be used, or the setting does not apply.
+        ConfigError: a folder cannot be used or written to, or the setting does not apply.
     """
     kind, other = ("sweep", "run") if multirun else ("run", "sweep")
     typed = {override.partition("=")[0] for override in points[0].overrides}
@@ -41,6 +42,9 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         raise ConfigError([Fault(key, "", "is empty; it takes the folder to write to")])
     if folder is not None and (name := points[0].config.sweep.name) is not None:
         raise ConfigError([Fault("sweep.name", name, f"has no effect with hydra.sweep.dir={folder}: give one of them")])
+    if points[0].config.resume is None:
+        default = "paths.output_dir", points[0].config.paths.output_dir
+        _refuse_closed(*(default if folder is None else (key, folder)))
     placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
     key = "hydra.sweep.subdir"
     if not multirun or not is_set(key):
@@ -54,6 +58,13 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     if shared := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError([Fault(key, shared[0], f"{problem}; several trials share this one")])
     return [replace(point, subfolder=name) for point, name in zip(placed, names, strict=True)]
+
+
+def _refuse_closed(key: str, folder: str) -> None:
+    try:
+        check_writable(Path(folder))
+    except RunError as error:
+        raise ConfigError([Fault(key, folder, str(error))]) from None
 
 
 def _resolved(point: Point, key: str, number: int) -> str:
