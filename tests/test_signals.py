@@ -70,11 +70,12 @@ def test_inside_a_long_import_it_ends_the_process_in_one_line(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "vitrine: interrupted\n")
 
 
-def test_under_nohup_a_hangup_is_ignored():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_under_nohup_a_hangup_is_ignored_and_others_stop(number):
     done = run(
-        "press(signal.SIGHUP); press(signal.SIGTERM)", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        f"press(signal.SIGHUP); press({number:d})", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     )
-    assert done.stdout == "stopped by 15\n"
+    assert done.stdout == f"stopped by {number:d}\n"
 
 
 def in_training(*_):

@@ -1,4 +1,6 @@
-"""Signals that stop a command: Ctrl-C (SIGINT), SIGTERM, and SIGHUP, which a terminal sends when it is closed.
+"""Signals that stop a command: Ctrl-C (SIGINT), SIGTERM, SIGHUP, which a terminal sends when it is closed, and SIGUSR1.
+
+Slurm sends SIGUSR1 before the end of a job whose script asks for that, as is usual: ``#SBATCH --signal=USR1@90``.
 
 They raise KeyboardInterrupt in the main thread, so that files, locks and child processes are left in order; but not
 inside an import, which would leave a broken module, and an error elsewhere. While steps are trained,
@@ -15,7 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 IMPORT_SECONDS = 0.05  # between two looks at whether an import has ended
 LONGEST_IMPORT = 1.0
 CLEAN_UP_SECONDS = 1.5  # for exit handlers and threads, which may wait for a compiler or a connection

@@ -68,7 +68,7 @@ class TimeLimit:
 
 
 class GracefulStop(Callback):
-    """On Ctrl-C, SIGTERM, SIGHUP, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
+    """On a stop signal, or when time is nearly over: finish the step, save, and raise :class:`Interrupted`.
 
     Before the first step, while a compiler may be tried for long, a signal stops at once, and so does a second Ctrl-C
     at any time. Several ranks stop after the same step, about a second after any of them was asked to: they agree on
