@@ -234,8 +234,15 @@ def test_without_locks_of_the_file_system_the_process_id_decides(folder, monkeyp
         with pytest.raises(RunLocked, match=f"process {process.pid}"):
             takes(folder)
         kill(process)
+        left = json.loads((folder / NAME).read_text())
         assert takes(folder).pid == process.pid
     assert takes(folder) is None
+    # In another container of this machine the id may be that of a living process.
+    (folder / NAME).write_text(json.dumps(left | {"namespace": "pid:[7]"}))
+    assert look(folder)[0] is LockState.UNKNOWN
+    with pytest.raises(RunLocked):
+        takes(folder)
+    assert takes(folder, notify=print).pid == process.pid
 
 
 def test_a_deleted_lock_file_is_written_again(folder):

@@ -29,7 +29,7 @@ from pathlib import Path
 from vitrine.errors import RunError
 from vitrine.files import disk_full
 from vitrine.runs.lock_file import NAME, SIZE_LIMIT, Holder, LockState, flock, is_at, judge, opened, read, write
-from vitrine.runs.process import kernel, process_start
+from vitrine.runs.process import kernel, pid_namespace, process_start
 from vitrine.signals import STOP_SIGNALS
 
 BEAT_SECONDS = 15.0
@@ -132,6 +132,7 @@ class RunLock:
             self._kernel,
             datetime.now(UTC).isoformat(timespec="seconds"),
             secrets.token_hex(8),
+            namespace=pid_namespace(),
         )
 
     @property
@@ -213,7 +214,7 @@ class RunLock:
                 if descriptor is None:
                     return False
                 state, holder = judge(descriptor, self._kernel, exclusive=True)
-                foreign = holder is None or holder.kernel != self._kernel
+                foreign = state is LockState.UNKNOWN or holder is None or holder.kernel != self._kernel
                 is_dead = state is LockState.DEAD or (foreign and (force or watch.has_expired(self.folder, holder)))
                 if is_dead and is_at(self._path, descriptor):
                     self._replace(settle=self.timing.settle if foreign else 0.0)

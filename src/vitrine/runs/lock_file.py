@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from vitrine.runs.process import process_exists
+from vitrine.runs.process import pid_namespace, process_exists
 
 if sys.platform != "win32":
     import fcntl
@@ -27,6 +27,7 @@ class Holder:
         host: name of its machine.
         pid, process: its id and start time.
         kernel: identifies the running kernel.
+        namespace: in which the process has its id.
         since: when it took the lock, in UTC.
         token: random, new each time the lock is taken.
         beat: signs of life so far.
@@ -39,6 +40,7 @@ class Holder:
     since: str
     token: str
     beat: int = 0
+    namespace: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
@@ -49,7 +51,8 @@ class Holder:
         try:
             values = json.loads(content)
             texts = {name: _printable(values[name]) for name in ("host", "process", "kernel", "since", "token")}
-            return cls(pid=int(values["pid"]), beat=int(values["beat"]), **texts)
+            namespace = _printable(values.get("namespace", ""))  # earlier versions wrote none
+            return cls(pid=int(values["pid"]), beat=int(values["beat"]), namespace=namespace, **texts)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
@@ -60,7 +63,7 @@ class LockState(Enum):
     FREE = auto()
     HELD = auto()
     DEAD = auto()  # held by a process that has ended
-    UNKNOWN = auto()  # held by a process of another machine, or just being created
+    UNKNOWN = auto()  # held by a process that cannot be looked up, as of another machine, or just being created
 
 
 @contextmanager
@@ -83,7 +86,7 @@ def judge(descriptor: int, here: str, *, exclusive: bool) -> tuple[LockState, Ho
     holder = Holder.parse(os.read(descriptor, SIZE_LIMIT))
     if locked is False:
         return LockState.HELD, holder
-    if holder is None or holder.kernel != here:
+    if holder is None or holder.kernel != here or (locked is None and holder.namespace != pid_namespace()):
         return LockState.UNKNOWN, holder
     alive = locked is None and process_exists(holder.pid, holder.process)
     return (LockState.HELD if alive else LockState.DEAD), holder

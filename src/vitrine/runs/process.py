@@ -19,6 +19,18 @@ def kernel() -> str:
         return socket.gethostname()
 
 
+@cache
+def pid_namespace() -> str:
+    """Return what identifies the processes whose ids this one can look up: containers of a machine have their own.
+
+    Empty where the system does not give it (pid_namespaces(7)).
+    """
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def process_start() -> str:
     """Return the start time of this process, which a later process of the same id does not have.
 
