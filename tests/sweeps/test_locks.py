@@ -36,6 +36,13 @@ def test_a_line_names_the_holder_of_a_lock_that_is_waited_for(tmp_path, capsys):
     assert capsys.readouterr().err == f"vitrine: waiting for {holder}, which holds {path}\n"
 
 
+def test_a_link_in_the_place_of_a_lock_is_not_written_to(tmp_path):
+    (tmp_path / "mine").write_text("text")
+    (tmp_path / "sweep.lock").hardlink_to(tmp_path / "mine")
+    with held(FileLock(tmp_path / "sweep.lock")):
+        assert (tmp_path / "mine").read_text() == "text"
+
+
 def test_without_locks_of_the_file_system_the_lock_of_a_dead_process_elsewhere_is_taken_over(
     tmp_path, monkeypatch, capsys
 ):

@@ -6,13 +6,14 @@ id and host, in two lines.
 
 import os
 import socket
+import stat
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from vitrine.errors import RunError
 from vitrine.files import naming_failed_write
@@ -46,7 +47,7 @@ def held(lock: FileLock) -> Iterator[None]:
         lock.release()
 
 
-def _acquire(lock: FileLock, path: Path) -> None:
+def _acquire(lock: BaseFileLock, path: Path) -> None:
     """Acquire a lock; after a while a line says who holds it.
 
     Where the file system has no locks, a process that is killed leaves the file. One of another machine is removed if
@@ -71,7 +72,9 @@ def _acquire(lock: FileLock, path: Path) -> None:
                     path.unlink()
     if not isinstance(lock, SoftFileLock):
         with suppress(OSError):  # as on a full disk
-            path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:  # no link, which others may have made
+                path.write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
 
 
 def _holder(path: Path) -> str:
