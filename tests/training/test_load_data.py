@@ -5,13 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from helpers.running import SMALL, write_image_folder
 from PIL import Image
+from torch.distributed import HashStore
 
 from vitrine import compose, fit
+from vitrine.data.split import split_train_val
 from vitrine.distributed.hardware import choose_hardware
+from vitrine.distributed.launch import Launch
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RunError
 from vitrine.training.load_data import check_split_keys, load_data, report_few_levels, report_upscaling
 
 
@@ -222,6 +226,42 @@ def test_of_groups_a_monitor_over_classes_is_refused_with_the_way_out_if_there_i
         load = load_table(label=["ill"] * rare + ["well"] * (40 - rare))
         with pytest.raises(DataError, match=rf"and val/balanced_acc needs some of each class{hint}$"):
             load("data.group=patient", "data.val_fraction=0.05", "callbacks.monitor=val/balanced_acc")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda path: path.unlink(), r"train has 39 images, not 40 \(b: 19, not 20\)"),
+        (lambda path: path.rename(path.with_name("70.png")), "train has files of other names"),
+        (None, r"the validation split is \w{16}, not \w{16}"),
+    ],
+)
+def test_ranks_that_read_different_data_are_refused_before_anything_is_written(tmp_path, monkeypatch, change, problem):
+    roots = [tmp_path / name for name in "01"]
+    for root in roots:
+        write_image_folder(root)
+    store = HashStore()
+    first, second = (Ranks(Launch("srun", rank, count=2, local_rank=rank, nodes=1), store) for rank in range(2))
+
+    def load(root, ranks):
+        given = ["data.image_size=8", "patch=4", "data.batch_size=8", "data.storage=disk", f"data.root={root}"]
+        config = compose([*SMALL, "data=imagefolder", *given, f"paths.cache_dir={tmp_path / 'cache'}"])
+        return load_data(config, choose_hardware(config), ranks)
+
+    load(roots[0], first)
+    load(roots[1], second)  # the same files in another place
+    if change is not None:
+        change(roots[1] / "train/b/7.png")
+    load(roots[0], first)
+    if change is None:  # as other groups
+        drawn = split_train_val(torch.arange(2).repeat(20), 0.1, seed=1)
+        monkeypatch.setattr("vitrine.data.datamodule.split_train_val", lambda *_: drawn)
+    ends = "; ranks train one run together, on the same data$"
+    message = rf"the data of rank 1, data.root={roots[1]}, is not that of rank 0: {problem}.*{ends}"
+    with pytest.raises(RunError, match=f"^{message}"), second.failing_together():
+        load(roots[1], second)
+    with pytest.raises(RunError, match=f"^rank 1 of 2: {message}"):
+        first.wait_for_all()
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from vitrine.config import TrainConfig, vit_faults
 from vitrine.config.schema import DataConfig
@@ -11,13 +12,16 @@ from vitrine.config.serialize import to_plain
 from vitrine.config.validate import unequal_shares
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.decode import ImageFile, has_pages, sixteen_bit_values, size_of
+from vitrine.data.fingerprint import outline
 from vitrine.data.image_dataset import Split
 from vitrine.data.placement import Placement
 from vitrine.distributed.hardware import Hardware
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import DataError, RunError
+from vitrine.runs.data_changes import run_changes
 from vitrine.runs.flatten import flatten
 from vitrine.text import listed, plural, report
+from vitrine.training.changed_data import data_facts
 
 LOOKED_AT = 10  # pictures that are looked at, or a few more
 FEW_LEVELS = 64  # of the 256 that 16 bits become: cameras of 12 and 14 bits use 16 and 64
@@ -31,26 +35,30 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
 
     Raises:
         DataError: the data is missing or damaged.
-        RunError: ranks have different configurations.
+        RunError: ranks have different configurations, or read different data.
     """
     check_agreement(config, hardware, ranks)
     patience = PATIENCE if ranks.count == hardware.devices == 1 else math.inf  # other ranks read what rank 0 caches
 
     def read(placement: Placement | None = None) -> ImageDataModule:
-        data = ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
-        _check_shares(config, len(data.train), hardware.devices)
-        return data
+        return ImageDataModule(config, hardware.accelerator, hardware.per_node, placement, patience)
 
-    data = read() if ranks.rank == 0 else None
-    if data is not None and config.resume is None:
+    if ranks.rank > 0:
+        shared = ranks.receive()
+        data = read(Placement(**shared["placement"]))
+        _check_same_data(data, shared["facts"], ranks.rank)
+        return data
+    data = read()
+    _check_shares(config, len(data.train), hardware.devices)
+    if config.resume is None:
         pictures = data.dataset.files.get("train", ())
         pictures = pictures[:: max(1, len(pictures) // LOOKED_AT)]  # evenly spread
         report_upscaling(config, pictures)
         report_pages(pictures)
         report_few_levels(config.data.levels, pictures)
         check_classes(config, data)
-    placement = ranks.share(lambda: {} if data is None else asdict(data.placement))
-    return data or read(Placement(**placement))
+    ranks.send({"placement": asdict(data.placement), "facts": data_facts(data)})
+    return data
 
 
 def report_upscaling(config: TrainConfig, pictures: Sequence[ImageFile]) -> None:
@@ -190,6 +198,15 @@ def check_agreement(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> No
         if ours != first and name != "data.root" and not name.startswith("paths."):
             problem = f"{name} is {ours} on rank {ranks.rank}, and {first} on rank 0"
             raise RunError(f"{problem}; ranks train one run together, with the same configuration")
+
+
+def _check_same_data(data: ImageDataModule, first: Mapping[str, Any], rank: int) -> None:
+    """Raise RunError where the labels, names or validation split of this rank's data are not rank 0's, ``first``."""
+    own = {**data_facts(data), "data_fingerprint": outline(data.dataset)}
+    if found := run_changes(first, own):
+        problem = f"the data of rank {rank}, data.root={data.config.data.root}, is not that of rank 0"
+        differs = listed(found, separator="; ")
+        raise RunError(f"{problem}: {differs}; ranks train one run together, on the same data")
 
 
 def _check_shares(config: TrainConfig, images: int, devices: int) -> None:
