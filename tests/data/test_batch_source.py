@@ -194,6 +194,19 @@ def test_a_file_that_cannot_be_decoded_is_named(both, damage):
     assert "worker" not in str(error.value)
 
 
+def test_ten_damaged_files_of_a_pass_are_named(both):
+    _, unread = both
+    damaged = unread.images.paths[5::5]
+    for path in damaged:
+        path.write_bytes(b"")
+    with pytest.raises(DataError) as error:
+        list(StreamingSource(unread, CPU, 2).batches(list(torch.arange(60).split(8))))
+    also = f"; others that cannot be decoded: {', '.join(map(str, damaged[1:10]))} and 1 more"
+    assert str(error.value).startswith(f"{damaged[0]} cannot be decoded as an image: ")
+    assert str(error.value).endswith(also)
+    assert multiprocessing.active_children() == []
+
+
 def test_batches_before_a_damaged_file_are_yielded(both):
     read, unread = both
     expected = list(training(read))

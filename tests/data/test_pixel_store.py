@@ -13,7 +13,7 @@ from helpers.levels import quick
 from helpers.running import write_image_folder
 from PIL import Image
 
-from vitrine.data import pixel_store
+from vitrine.data import batch_source, decode, pixel_store
 from vitrine.data.datasets import load_dataset
 from vitrine.data.decode import Decoder, ImageFiles
 from vitrine.data.loader import EvalLoader, TrainLoader
@@ -158,11 +158,12 @@ def test_damaged_files_are_named_when_the_first_of_them_is_due(config, partial, 
     for damaged in (path, *others):
         damaged.write_bytes(b"damaged")
     source = StoredSource(partial, CPU, resident=False)
-    monkeypatch.setattr(pixel_store, "MAX_LISTED", 2)
+    monkeypatch.setattr(decode, "MAX_LISTED", 2)
     rest = f"; others that cannot be decoded: {others[0]}, {others[1]} and 1 more"
-    with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: .*{rest}$"):
-        list(source.batches([torch.arange(0, 20), torch.arange(20, 60)]))
-    monkeypatch.setattr(pixel_store, "SEARCH", -1.0)
+    for parts in ([torch.arange(20), torch.arange(20, 60)], [torch.arange(20, 42)]):  # by workers, and in this process
+        with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: .*{rest}$"):
+            list(source.batches(parts))
+    monkeypatch.setattr(batch_source, "SEARCH", -1.0)
     with pytest.raises(DataError, match=rf"^{path} cannot be decoded as an image: [^;]*$"):
         complete_all([partial.images.store], lambda: False)
 

@@ -10,9 +10,10 @@ import pytest
 from helpers.levels import slow
 from helpers.running import SMALL, descendants, only_run, start_script, wait_until_gone, write_image_folder
 
-from vitrine import compose, fit
+from vitrine import compose, fit, resume
 from vitrine.data import memory
 from vitrine.data.decode import Decoder
+from vitrine.errors import DataError
 from vitrine.training import load_data as load_data_module
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
@@ -91,6 +92,24 @@ def test_a_damaged_picture_stops_training_with_its_name(train, pictures, tmp_pat
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
     assert facts["status"] == "failed"
     assert "7.png cannot be decoded" in facts["error"]
+
+
+def test_a_run_continues_in_the_epoch_in_which_a_picture_was_damaged(pictures, tmp_path, capsys):
+    data = [f"data.root={pictures}", "data.storage=disk", "data.workers=1", "data.batch_size=4"]
+    trainer = ["trainer.max_epochs=1", "trainer.compile=nothing", "trainer.log_every_n_steps=2"]
+    overrides = [*PICTURES, *data, *trainer, "callbacks=[default,ema]"]
+    fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"]))
+    damaged = pictures / "train" / "a" / "0.png"  # the thirteenth of the epoch
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:120])
+    with pytest.raises(DataError, match=r"0\.png cannot be decoded as an image: "):
+        fit(compose([*overrides, f"paths.output_dir={tmp_path / 'damaged'}"]))
+    run = only_run(tmp_path / "damaged")
+    saved = f"step 3 is saved; once the data can be read, resume={run} accept_changed_data=true continues after it"
+    assert f"vitrine: {saved}\n" in capsys.readouterr().err
+    damaged.write_bytes(content)
+    resume(run, accept_changed_data=True)
+    assert outcome(tmp_path / "damaged") == outcome(tmp_path / "whole")
 
 
 def test_a_first_epoch_that_decodes_trains_the_same_and_fills_the_cache(monkeypatch, capsys, pictures, tmp_path):

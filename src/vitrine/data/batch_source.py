@@ -4,6 +4,7 @@
 """
 
 import os
+import time
 from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from torch.utils.data import DataLoader
 from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
+
+SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
 
 
 class BatchSource(Protocol):
@@ -120,8 +123,8 @@ class StreamingSource:
                 decoded = next_batch(iterator)
                 if number == len(indices):
                     iterator._shutdown_workers()
-                if isinstance(decoded, str):
-                    raise Undecodable(decoded)
+                if isinstance(decoded, dict):
+                    raise Undecodable(decoded | _further_problems(iterator, len(indices) - number))
                 labels = self.labels[chosen]
                 labels = labels.pin_memory() if self.device.type == "cuda" else labels
                 yield decoded.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
@@ -133,3 +136,15 @@ class StreamingSource:
         if self._iterator is not None:
             self._iterator._shutdown_workers()
             self._iterator = None
+
+
+def _further_problems(iterator: Any, batches: int) -> dict[str, str]:
+    """Return the problems of files in the ``batches`` that are left, as far as workers get in ``SEARCH`` seconds."""
+    found: dict[str, str] = {}
+    end = time.monotonic() + SEARCH
+    while batches and time.monotonic() < end:
+        decoded = next_batch(iterator)
+        batches -= 1
+        if isinstance(decoded, dict):
+            found |= decoded
+    return found

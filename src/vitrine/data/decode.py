@@ -1,7 +1,7 @@
 """Image files and the decoder that turns them into uint8 tensors of one size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +17,7 @@ from vitrine.config.schema import LEVELS
 from vitrine.config.size import Sides, height_width
 from vitrine.data.hub_dataset import ArrowImage
 from vitrine.errors import DataError, first_line
+from vitrine.text import listed
 from vitrine.untrusted import refuse_pipe
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by number of channels
@@ -40,15 +41,27 @@ UPRIGHT = {  # what undoes an EXIF orientation; Pillow's exif_transpose also wri
     8: Image.Transpose.ROTATE_90,
 }
 
+MAX_LISTED = 9  # files that cannot be decoded, after the first
+
 ImageFile = Path | ArrowImage  # an image file, or one inside a larger file
 
 
 class Undecodable(DataError):
-    """An image file is missing, damaged or not an image."""
+    """Image files are missing, damaged or no images.
+
+    Attributes:
+        problems: what is wrong with each, by name; the message has that of the first, and names the others.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+        first, *others = problems
+        also = f"; others that cannot be decoded: {listed(others, MAX_LISTED)}" if others else ""
+        super().__init__(f"{problems[first]}{also}")
 
 
 @dataclass(frozen=True)
-class Decoder(Dataset[Tensor | str]):
+class Decoder(Dataset[Tensor | dict[str, str]]):
     """Decode image files to images of one size, upright as their EXIF orientation says; resampling is bicubic.
 
     Attributes:
@@ -84,22 +97,28 @@ class Decoder(Dataset[Tensor | str]):
         """Decode B files into an array (B, C, H, W) uint8.
 
         Raises:
-            Undecodable: a file is missing, damaged or not an image.
+            Undecodable: files are missing, damaged or no images.
         """
         images = np.empty((len(paths), *self.shape), dtype=np.uint8)
+        problems: dict[str, str] = {}
         for index, path in enumerate(paths):
-            images[index] = self.pixels(self.open(path))
+            try:
+                images[index] = self.pixels(self.open(path))
+            except Undecodable as error:
+                problems |= error.problems
+        if problems:
+            raise Undecodable(problems)
         return images
 
-    def __getitem__(self, paths: Sequence[ImageFile]) -> Tensor | str:
-        """Decode a batch in a DataLoader worker: images (B, C, H, W) uint8, or the error message.
+    def __getitem__(self, paths: Sequence[ImageFile]) -> Tensor | dict[str, str]:
+        """Decode a batch in a DataLoader worker: images (B, C, H, W) uint8, or the problems of an ``Undecodable``.
 
-        The message is returned, as PyTorch would wrap an exception into the worker's traceback.
+        They are returned, as PyTorch would wrap an exception into the worker's traceback.
         """
         try:
             return torch.from_numpy(self.read(paths))
         except Undecodable as error:
-            return str(error)
+            return error.problems
 
     def open(self, path: ImageFile | BinaryIO) -> Image.Image:
         """Read an image file of any size, or one that is open, in the mode of :attr:`channels`.
@@ -113,14 +132,12 @@ class Decoder(Dataset[Tensor | str]):
                 return self.converted(file)
         except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
             if isinstance(error, FileNotFoundError) and isinstance(path, Path):
-                raise Undecodable(f"there is no file {path}") from None
-            name = path if isinstance(path, ImageFile) else "the picture"
-            is_strange_tiff = isinstance(error, UnidentifiedImageError) and str(name).lower().endswith(
-                (".tif", ".tiff")
-            )
+                raise Undecodable({str(path): f"there is no file {path}"}) from None
+            name = str(path) if isinstance(path, ImageFile) else "the picture"
+            is_strange_tiff = isinstance(error, UnidentifiedImageError) and name.lower().endswith((".tif", ".tiff"))
             hint = f"; {TIFFS}" if is_strange_tiff else ""
             problem = first_line(error).removesuffix(f" {path!r}")  # Pillow names an open file by its address
-            raise Undecodable(f"{name} cannot be decoded as an image: {problem}{hint}") from None
+            raise Undecodable({name: f"{name} cannot be decoded as an image: {problem}{hint}"}) from None
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
@@ -182,7 +199,7 @@ def size_of(path: ImageFile) -> tuple[int, int]:
         with _opened(path) as file:
             return file.height, file.width
     except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-        raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+        raise Undecodable({str(path): f"{path} cannot be decoded as an image: {first_line(error)}"}) from None
 
 
 def has_pages(path: ImageFile) -> bool:
@@ -208,7 +225,7 @@ def sixteen_bit_values(path: ImageFile) -> tuple[int, int, bool] | None:
                 return None
             values = np.asarray(file)
     except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-        raise Undecodable(f"{path} cannot be decoded as an image: {first_line(error)}") from None
+        raise Undecodable({str(path): f"{path} cannot be decoded as an image: {first_line(error)}"}) from None
     has_colours = values.dtype == np.uint8
     unit = 256 if has_colours else 1
     return unit * int(values.min()), unit * int(values.max()), has_colours

@@ -17,19 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrine.data.batch_source import StreamingSource, first_needed, gathered
+from vitrine.data.batch_source import SEARCH, StreamingSource, first_needed, gathered
 from vitrine.data.cache import cached, entry_key
 from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.errors import VitrineError
-from vitrine.text import listed, report
+from vitrine.text import report
 
 DECODING = 4  # the version of what Decoder makes of a file; entries of others are not in the cache
 FIRST = 0.25  # seconds in which this process decodes a few files, to see how long they take
 ALONE = 1.0  # seconds that it decodes the others for; where they take longer, workers do it
 PART, MAX_FILES = 0.25, 256  # seconds that are decoded for at a time, and the most files
-SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
-MAX_LISTED = 9  # after the first
 
 
 class PixelStore:
@@ -96,17 +94,12 @@ class PixelStore:
             Undecodable: files cannot be decoded: the first, and others that are found in ``SEARCH`` seconds.
             DataError: a worker was killed.
         """
-        try:
-            yield from self._decoded_parts(parts, alone=alone)
-        except Undecodable as error:
-            others = [name for name in self._undecodable() if f"{name} " not in f"{error} "]
-            also = f"; others that cannot be decoded: {listed(others, MAX_LISTED)}" if others else ""
-            raise Undecodable(f"{error}{also}") from None
-
-    def _decoded_parts(self, parts: Sequence[Tensor], *, alone: bool) -> Generator[None, None, None]:
         if alone or len(parts) == 1:
             for part in parts:
-                self._keep(part, self.files[part])
+                try:
+                    self._keep(part, self.files[part])
+                except Undecodable as error:
+                    raise Undecodable(error.problems | self._problems()) from None
                 yield
             return
         nothing = torch.zeros(len(self.files), dtype=torch.uint8)  # in place of labels
@@ -116,16 +109,18 @@ class PixelStore:
                 self._keep(part, images)
                 yield
 
-    def _undecodable(self) -> Iterator[str]:
-        """Yield the names of files that cannot be decoded, for ``SEARCH`` seconds."""
+    def _problems(self) -> dict[str, str]:
+        """Return the problems of files that cannot be decoded and are found in ``SEARCH`` seconds."""
+        found: dict[str, str] = {}
         end = time.monotonic() + SEARCH
         for row in (~self.known).nonzero()[:, 0].tolist():
             if time.monotonic() > end:
-                return
+                break
             try:
                 self.files.decoder.read([self.files.paths[row]])
-            except Undecodable:
-                yield str(self.files.paths[row])
+            except Undecodable as error:
+                found |= error.problems
+        return found
 
     def _keep(self, rows: Tensor, images: Tensor) -> None:
         if not len(self.pixels):

@@ -11,8 +11,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from vitrine.errors import Interrupted, OutOfTime
+from vitrine.errors import DataError, Interrupted, OutOfTime
 from vitrine.signals import handle_stop_signals, importing, send_again
+from vitrine.text import report
 from vitrine.training.checkpoints import Checkpoints
 from vitrine.training.lit_module import Classifier
 
@@ -74,6 +75,8 @@ class GracefulStop(Callback):
     at any time. Several ranks stop after the same step, about a second after any of them was asked to: they agree on
     it every few steps, as many as a second takes. Use inside :func:`vitrine.signals.restored_handlers`.
 
+    A rank that trains alone also saves where the images of the next step cannot be read.
+
     Args:
         checkpoints: saves the current state; ``None`` if there is nothing to save, and a signal always stops at once.
         limit: the time limit.
@@ -127,6 +130,14 @@ class GracefulStop(Callback):
         trained = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if stop := self.agreed(trainer, trained=trained):
             raise stop
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Save the steps before a batch that cannot be read; other ranks would be inside the next step."""
+        if isinstance(exception, DataError) and self._doing == "step" and trainer.world_size == 1:
+            assert self.checkpoints is not None
+            self.checkpoints.save(trainer)
+            command = f"resume={self.checkpoints.record.path} accept_changed_data=true"
+            report(f"step {trainer.global_step} is saved; once the data can be read, {command} continues after it")
 
     def due(self) -> bool:
         """Whether this rank has a reason to stop before another step."""
