@@ -4,10 +4,16 @@ import errno
 from itertools import count, islice
 
 import pytest
+import torch
 
+from vitrine.data.decode import Decoder, ImageFiles
+from vitrine.data.image_dataset import Split
 from vitrine.errors import DiskFull
 from vitrine.files import naming_full_disk
+from vitrine.inference import calibrate, reading
+from vitrine.inference.export import checks
 from vitrine.inference.inputs import Listed
+from vitrine.inference.predictor import Predictor
 from vitrine.inference.reading import read_batches
 
 
@@ -39,3 +45,40 @@ def test_shared_memory_without_room_for_the_locks_of_workers_is_named(run, pictu
     with pytest.raises(DiskFull, match=r"^shared memory is full: .*/dev/shm.*--shm-size"), naming_full_disk():
         next(read_batches(listed, [run.transform], batch_size=4, workers=2, pin=False))
     assert capfd.readouterr().err == ""
+
+
+@pytest.fixture
+def files(pictures):
+    """30 images and labels of digits, as files."""
+    paths = sorted(pictures.rglob("*.png"))[::12]
+    return Split(ImageFiles("digits", paths, Decoder(8, 1)), torch.tensor([int(path.parent.name) for path in paths]))
+
+
+@pytest.mark.parametrize("by", ["logits_of", "calibrate_export", "accuracy_cost"])
+def test_many_files_of_a_split_are_decoded_by_workers_to_the_same_images(run, files, monkeypatch, by):
+    predictor = Predictor(run.model, run.config, "cpu", run.transform)
+    logits = predictor.logits_of(Split(files.stored[torch.arange(30)], files.labels))
+    run.config.data.workers = predictor.workers = 2
+    seen = []
+
+    def logits_of(images):
+        seen.append(predictor.logits(images))
+        return seen[-1]
+
+    monkeypatch.setattr(reading, "BATCH", 8)
+    read = Decoder.read
+    monkeypatch.setattr(Decoder, "read", lambda *given: here.append(given) or read(*given))
+    here = []  # what this process decodes
+    for module in (calibrate, checks):
+        monkeypatch.setattr(module, "validation_images", lambda *_, **__: (files, False))
+    if by == "logits_of":
+        seen.append(predictor.logits_of(files))
+    elif by == "calibrate_export":
+        calibrate.calibrate_export(run, logits_of, None, exact=False)
+    else:
+        assert checks.accuracy_cost(logits_of, predictor.logits, run, None, "logits").images == 30
+    torch.testing.assert_close(torch.cat(seen), logits)
+    assert here == []
+    predictor.workers = 0
+    torch.testing.assert_close(predictor.logits_of(files), logits)
+    assert len(here) == 4

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +10,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.data.placement import decoding_workers
 from vitrine.errors import RunError
 from vitrine.inference.load import LoadedRun
-from vitrine.inference.predictor import BATCH, Predictor
+from vitrine.inference.predictor import Predictor
+from vitrine.inference.reading import read_split
 from vitrine.inference.run_data import DATA_ROOT, read_data, validation_images
 from vitrine.text import plural
 from vitrine.training.changed_data import check_data, validation_splits
@@ -76,8 +79,8 @@ def calibrate_export(
         RunError: the data has changed, or the model gives values that are not finite.
     """
     validation, trained_on = validation_images(run, data_root, advice=DATA_ROOT)
-    parts = torch.arange(len(validation)).split(BATCH)
-    logits = torch.cat([logits_of(pictures) for pictures, _ in validation.batches(parts)])
+    with closing(read_split(validation, decoding_workers(run.config.data))) as batches:
+        logits = torch.cat([logits_of(pictures) for pictures, _ in batches])
     tested = None if not exact or str(run.record.facts.get("precision")).endswith("-mixed") else run.test_outputs
     return _scaling(run, logits, validation.labels, trained_on, tested)
 

@@ -17,7 +17,8 @@ from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
 from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, Fault, RunError
-from vitrine.inference.predictor import BATCH, Prediction, Predictor
+from vitrine.inference.predictor import Prediction, Predictor
+from vitrine.inference.reading import BATCH
 from vitrine.models import VisionTransformer
 from vitrine.runs import RunRecord
 from vitrine.runs.checkpoints import checkpoint_of

@@ -186,6 +186,8 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
     from vitrine.inference.calibrate import calibrate
 
     for run, predictor in zip(runs, predictors, strict=True):
+        if options.workers is not None:
+            predictor.workers = options.workers
         accept = options.accept_changed_data
         calibration = calibrate(run, predictor, options.data_root, accept_changed_data=accept)
         predictor.temperature = calibration.temperature

@@ -1,6 +1,7 @@
 """A trained model on a device: prepared images to probabilities, in the precision of training."""
 
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -9,13 +10,13 @@ from torch import Tensor, nn
 
 from vitrine.config import TrainConfig
 from vitrine.data.image_dataset import Split
+from vitrine.data.placement import decoding_workers
 from vitrine.data.preparation import Preparation
 from vitrine.distributed.hardware import DTYPES, choose_hardware, gpus, on_one_device
 from vitrine.distributed.launch import launched
 from vitrine.errors import RunError
+from vitrine.inference.reading import read_split
 from vitrine.models import VisionTransformer
-
-BATCH = 256  # images that are computed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ class Predictor:
 
     Attributes:
         temperature: what logits are divided by before the softmax.
+        workers: processes that decode the images of a split; 0 decodes in this one.
         multi_label: whether a picture has several labels: a sigmoid for each class in place of the softmax.
 
     Raises:
@@ -90,6 +92,7 @@ class Predictor:
         self.model = deepcopy(model).to(self.device, self.dtype) if moved else model
         self.preparation = preparation
         self.temperature = 1.0
+        self.workers = decoding_workers(config.data)
         self.multi_label = config.data.multi_label
         self._most: int | None = None  # images that fit in memory together
 
@@ -125,9 +128,9 @@ class Predictor:
         return self.logits_and_features(images)[1]
 
     def logits_of(self, split: Split) -> Tensor:
-        """Return logits (N, num_classes) of all images of a split; raises as :meth:`logits`."""
-        parts = torch.arange(len(split)).split(BATCH)
-        return torch.cat([self.logits(images) for images, _ in split.batches(parts)])
+        """Return logits (N, num_classes) of all images of a split; raises as :meth:`logits` and ``read_split``."""
+        with closing(read_split(split, self.workers)) as batches:
+            return torch.cat([self.logits(images) for images, _ in batches])
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Return probabilities (B, num_classes) of images (B, C, H, W) uint8; float64 on the CPU.

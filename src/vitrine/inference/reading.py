@@ -2,19 +2,27 @@
 
 import os
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from vitrine.data.decode import has_pages
+from vitrine.data.batch_source import StreamingSource
+from vitrine.data.decode import ImageFiles, has_pages
+from vitrine.data.image_dataset import Batch, Split
 from vitrine.data.preparation import Preparation
 from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
+
+BATCH = 256  # images that are computed together
+FEW = 2  # batches that this process decodes itself
 
 Decoded = tuple[list[Tensor], dict[int, str], set[int]]
 DecodedBatch = tuple[list[Listed], Decoded]
@@ -88,3 +96,30 @@ def read_batches(
     finally:
         if workers:
             iterator._shutdown_workers()
+
+
+def read_split(split: Split, workers: int) -> Generator[Batch, None, None]:
+    """Yield all images of a split in order, on the CPU, ``BATCH`` at a time; more than ``FEW`` of files with a bar.
+
+    Args:
+        split: images on the CPU, or files.
+        workers: processes that decode these; 0 decodes in this one.
+
+    Raises:
+        DataError: a file is damaged or missing, or a worker was killed.
+    """
+    parts = torch.arange(len(split)).split(BATCH)
+    if not isinstance(split.stored, ImageFiles) or len(parts) <= FEW:
+        yield from split.batches(parts)
+        return
+    source = StreamingSource(split, split.device, workers) if workers else split
+    columns = ("decoding images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        closing(source.batches(parts)) as batches,
+    ):
+        task = bar.add_task("", total=len(split))
+        for images, labels in batches:
+            yield images, labels
+            bar.advance(task, len(labels))

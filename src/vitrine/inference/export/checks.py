@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrine.data.placement import decoding_workers
 from vitrine.errors import first_line
 from vitrine.inference.export.formats import ExportError
 from vitrine.inference.load import LoadedRun
-from vitrine.inference.predictor import BATCH
+from vitrine.inference.reading import read_split
 from vitrine.inference.run_data import validation_images
 from vitrine.text import listed
 from vitrine.training.metrics import QUANTILE
@@ -180,10 +182,11 @@ def accuracy_cost(
     multi_label = run.config.data.multi_label
     predictions: tuple[list[Tensor], list[Tensor]] = ([], [])
     labels = []
-    for pictures, truth in validation.batches(torch.arange(len(validation)).split(BATCH)):
-        for model, own in zip((exported, pytorch), predictions, strict=True):
-            given = each_output(model(pictures))[0]
-            own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))
-        labels.append(truth if multi_label or truth.dim() == 1 else truth[:, run.target_index])
+    with closing(read_split(validation, decoding_workers(run.config.data))) as batches:
+        for pictures, truth in batches:
+            for model, own in zip((exported, pytorch), predictions, strict=True):
+                given = each_output(model(pictures))[0]
+                own.append((given > least).to(truth.dtype) if multi_label else given.argmax(dim=1))
+            labels.append(truth if multi_label or truth.dim() == 1 else truth[:, run.target_index])
     compared = torch.cat(predictions[0]), torch.cat(predictions[1]), torch.cat(labels)
     return AccuracyCost.of(*compared, trained_on=trained_on)
