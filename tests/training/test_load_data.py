@@ -1,5 +1,6 @@
 """The data of all ranks, and keys that do not fit it."""
 
+import math
 import shutil
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from PIL import Image
 from torch.distributed import HashStore
 
 from vitrine import compose, fit
+from vitrine.data import memory
+from vitrine.data.datamodule import ImageDataModule
+from vitrine.data.decode import Decoder
 from vitrine.data.split import split_train_val
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.launch import Launch
@@ -262,6 +266,40 @@ def test_ranks_that_read_different_data_are_refused_before_anything_is_written(t
         load(roots[1], second)
     with pytest.raises(RunError, match=f"^rank 1 of 2: {message}"):
         first.wait_for_all()
+
+
+@pytest.mark.parametrize("choice", ["data.train_fraction=0.25", "data.per_class=4"])
+def test_training_images_that_are_used_are_in_memory_where_not_all_have_room(tmp_path, monkeypatch, choice):
+    write_image_folder(tmp_path / "data")
+    given = [f"data.root={tmp_path / 'data'}", "data.image_size=8", "patch=4", "data.workers=1", choice]
+
+    def read(cache, placement=None, patience=math.inf):
+        folders = [f"paths.cache_dir={tmp_path / cache}"]
+        config = compose([*SMALL, "data=imagefolder", *given, *folders])
+        return ImageDataModule(config, placement=placement, patience=patience)
+
+    def same(data):
+        assert data.validation_hash == whole.validation_hash
+        for split, expected in ((data.train, whole.train), (data.val, whole.val)):
+            ((images, labels),) = split.batches([torch.arange(len(split))])
+            assert torch.equal(images, expected.images)
+            assert torch.equal(labels, expected.labels)
+
+    whole = read("whole")
+    monkeypatch.setattr(memory, "available_memory", lambda: 6000)
+    part = read("part")  # 8 to train on, 4 to validate on
+    assert (part.placement.line, part.placement.part) == ("in memory: 2.3 kB", True)
+    assert len(part.dataset.train) == 40
+    same(part)
+    slow = read("slow", patience=0.0)
+    assert [len(store.known) for store in slow.incomplete] == [12]
+    same(slow)
+    monkeypatch.setattr(memory, "available_memory", lambda: 4000)
+    streamed = read("none")
+    assert streamed.placement.line.endswith("2.3 kB exceeds the 2 kB of memory for images")
+    same(streamed)
+    monkeypatch.setattr(Decoder, "read", lambda *_: pytest.fail("decoded again"))
+    same(read("part", part.placement))  # on another rank
 
 
 @pytest.mark.parametrize("given", ["data.val_fraction=0.2", "data.val_seed=7"])

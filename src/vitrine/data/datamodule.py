@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
-from vitrine.data.datasets import load_dataset
-from vitrine.data.decode import ImageFile
+from vitrine.data.datasets import decode_dataset, read_dataset
+from vitrine.data.decode import ImageFile, ImageFiles
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
 from vitrine.data.leakage import warn_of_equal_files
@@ -36,8 +37,8 @@ class ImageDataModule(pl.LightningDataModule):
         patience: seconds to decode image files for; what is left is decoded when it is needed.
 
     Attributes:
-        dataset: the data set as its source provides it; with a fingerprint, unless another process has chosen
-            ``placement``.
+        dataset: the data set as its source provides it, ``train`` not decoded where a part of it is; with a
+            fingerprint, unless another process has chosen ``placement``.
         placement: where its images lie.
         train_val_split: the random validation split; ``None`` if the data set has a validation split of its own.
         train, val, test: splits for training, model selection and the final test; ``test`` may be ``None``.
@@ -59,20 +60,29 @@ class ImageDataModule(pl.LightningDataModule):
         super().__init__()
         self.config = config
         memory = memory_budget(config.data.storage if placement is None else placement.place, devices)
-        self.dataset: ImageDataset = load_dataset(
-            config.data,
-            Path(config.paths.cache_dir),
-            memory,
-            with_fingerprint=placement is None,
-            patience=patience,
-        )
-        self.placement = placement or choose_placement(config.data, self.dataset, accelerator, devices, memory)
+        self.dataset: ImageDataset = read_dataset(config.data, with_fingerprint=placement is None)
+        self.train_val_split = self._validation_split()
+        train, val = self._chosen()
+        whole, stored = self.dataset.train, self.dataset
+        used = (train if val is None else torch.cat([train, val])).unique()
+        lacks_room = stored.nbytes > memory if placement is None else placement.part
+        # With room for all, all are decoded: their cache serves each choice of some.
+        if part := lacks_room and len(used) < len(whole) and isinstance(whole.stored, ImageFiles):
+            stored = replace(stored, train=whole[used])
+            train, val = torch.searchsorted(used, train), None if val is None else torch.searchsorted(used, val)
+        stored = decode_dataset(stored, config.data, Path(config.paths.cache_dir), memory, patience)
+        self.dataset = replace(stored, train=whole) if part else stored
+        self._stores = [split.stored.store for split in stored.splits if isinstance(split.stored, StoredFiles)]
+        if placement is None:
+            chosen = choose_placement(config.data, stored, accelerator, devices, memory)
+        self.placement = placement or replace(chosen, part=part)
         self._streams: list[StreamingSource | StoredSource] = []
         self.features_of: Extract | None = None
         self.tested = "test"
-        self.train_val_split = self._validation_split()
-        self.train, self.val = self._train_and_val()
-        self.test = self.dataset.test
+        self.train = stored.train if len(train) == len(stored.train) else stored.train[train]
+        own = stored.val if val is None else stored.train[val]
+        assert own is not None  # the data's, or drawn
+        self.val, self.test = own, stored.test
         if placement is None:
             warn_of_equal_files(config.data.root, self._files())
 
@@ -101,8 +111,7 @@ class ImageDataModule(pl.LightningDataModule):
     @property
     def incomplete(self) -> list[PixelStore]:
         """Stores of images that are not all decoded and cached yet."""
-        stores = [split.stored.store for split in self.dataset.splits if isinstance(split.stored, StoredFiles)]
-        return [store for store in stores if not store.cached]
+        return [store for store in self._stores if not store.cached]
 
     def train_dataloader(self) -> TrainLoader:
         """Return this rank's training batches, which start at the trainer's current epoch and batch."""
@@ -182,23 +191,20 @@ class ImageDataModule(pl.LightningDataModule):
             return hold_out_groups(labels, groups, data.val_fraction, data.val_seed, names)
         return split_train_val(labels, data.val_fraction, data.val_seed, names)
 
-    def _train_and_val(self) -> tuple[Split, Split]:
-        """Return the images to train on, all or a subset, and those to validate on."""
-        data, train, val, split = self.config.data, self.dataset.train, self.dataset.val, self.train_val_split
-        if split is not None:
-            val = train[split.val]
-            train = train[split.train] if data.hold_out else train
-        assert val is not None  # the data's own, or drawn
+    def _chosen(self) -> tuple[Tensor, Tensor | None]:
+        """Return the rows of the training images to train on, and to validate on: ``None`` if the data has others."""
+        data, labels, split = self.config.data, self.dataset.train.first_labels, self.train_val_split
+        train = torch.arange(len(labels)) if split is None or not data.hold_out else split.train
         if data.train_fraction is not None or data.per_class is not None:
             chosen = training_subset(
-                strata(train.first_labels, 1),
+                strata(labels[train], 1),
                 data.subset_seed,
                 fraction=data.train_fraction,
                 count=data.per_class,
                 classes=self.dataset.classes,
             )
             train = train[chosen]
-        return train, val
+        return train, None if split is None else split.val
 
     def _files(self) -> dict[str, tuple[Sequence[ImageFile], Tensor]]:
         """The image files and labels of each split; those to validate on are not to train on, unless both are one."""

@@ -60,16 +60,21 @@ def load_dataset(
     with_fingerprint: bool = False,
     patience: float = math.inf,
 ) -> ImageDataset:
-    """Load the data set that ``config`` names, from shards if there are any; download it if it is missing.
+    """Read the data set that ``config`` names, and decode and resize its images.
 
-    Images are resized to ``config.image_size``, bilinear with antialiasing, whatever the ratio of their sides. Image
-    files are decoded and cached in ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they
-    stay files. What is not decoded after ``patience`` seconds is left for later (data/pixel_store.py). The fingerprint,
-    if it is asked for, is that of the images before this.
+    The parameters and errors are those of :func:`read_dataset` and :func:`decode_dataset`.
+    """
+    dataset = read_dataset(config, with_fingerprint=with_fingerprint)
+    return decode_dataset(dataset, config, cache_dir, memory, patience)
+
+
+def read_dataset(config: DataConfig, *, with_fingerprint: bool = False) -> ImageDataset:
+    """Read the data set that ``config`` names, from shards if there are any; download it if it is missing.
+
+    Image files are not decoded, nor arrays resized.
 
     Raises:
-        DataError: the data set is damaged, unknown, missing and not downloadable, or has another number of channels or
-            classes.
+        DataError: the data set is damaged, unknown, missing and not downloadable, or has another number of classes.
         ConfigError: it has no such targets.
     """
     folder = shards_folder(config.root, config.name)
@@ -88,8 +93,21 @@ def load_dataset(
         where = config.root if config.name in OWN_FILES else f"data={config.name}"
         count = plural(len(dataset.classes), "class", "classes")
         raise DataError(f"{where} has {count}, not data.num_classes={config.num_classes}")
-    if with_fingerprint:
-        dataset = replace(dataset, fingerprint=fingerprint(dataset))
+    return replace(dataset, fingerprint=fingerprint(dataset)) if with_fingerprint else dataset
+
+
+def decode_dataset(
+    dataset: ImageDataset, config: DataConfig, cache_dir: Path, memory: float = math.inf, patience: float = math.inf
+) -> ImageDataset:
+    """Decode the image files of a data set that was read, and resize arrays to ``config.image_size``.
+
+    These are resized bilinear with antialiasing, whatever the ratio of their sides. Image files are decoded and cached
+    in ``cache_dir``, unless all decoded images together exceed ``memory`` bytes: then they stay files. What is not
+    decoded after ``patience`` seconds is left for later (data/pixel_store.py).
+
+    Raises:
+        DataError: a file cannot be decoded, or images have another number of channels.
+    """
     if dataset.nbytes <= memory:
         end = time.monotonic() + patience
         dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir, decoding_workers(config), end))

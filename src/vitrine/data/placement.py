@@ -24,11 +24,13 @@ class Placement:
         place: ``device``, ``memory`` or ``disk``; on a CPU, ``memory`` or ``disk``.
         workers: decoding processes of each rank; 0 unless ``place`` is ``disk``.
         line: the choice and its reason, in one line for people.
+        part: whether only the training images that are used are there, as there is no room for all.
     """
 
     place: str
     workers: int
     line: str
+    part: bool = False
 
 
 def memory_budget(storage: str, ranks: int) -> float:
