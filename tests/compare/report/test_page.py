@@ -19,7 +19,7 @@ from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.plot_data import pareto_front
 from vitrine.compare.report.plots import against_cost, curves, whole_ticks
 from vitrine.compare.report.style import OTHER, RowStyles
-from vitrine.figure_style import COLOURS
+from vitrine.figure_style import COLOURS, INK
 from vitrine.runs import RunRecord
 
 LARGEST = 6_000_000
@@ -181,6 +181,49 @@ def test_the_page_follows_the_system_and_its_own_button(small_page, opened, sche
     page.get_by_role("button", name="Dark").press("Enter")
     assert paper() == rgb(PAPERS[other])
     assert text() != before[1]
+    assert troubles == []
+
+
+def test_paper_and_a_turned_phone_have_plots_of_their_width(small_page, opened):
+    page, troubles = opened(small_page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.emulate_media(color_scheme="dark", media="print")
+    page.evaluate("delete root.dataset.theme")
+    ink = "getComputedStyle(document.body).color"
+    assert page.evaluate(ink) == rgb(INK), "of the dark system"
+    page.evaluate("root.dataset.theme = 'dark'")
+    assert page.evaluate(ink) == rgb(INK), "of the button"
+    page.emulate_media(media="screen")
+    draw_all(page)
+    hidden = "[...document.querySelectorAll('[hidden] .plot')].map(plot => plot.dataset.drawn)"
+    before = page.evaluate(hidden)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    widths = "[...document.querySelectorAll('.plot')].filter(plot => plot.clientWidth).map(plot => [plot.clientWidth, "
+    widths += "Number(plot.querySelector('.main-svg')?.getAttribute('width'))])"
+    assert all(room == drawn <= 680 for room, drawn in page.evaluate(widths))
+    assert page.evaluate(hidden) == before
+    assert page.locator("#means .xtick text").first.evaluate("text => getComputedStyle(text).fill") == rgb(INK)
+    assert page.locator(".legend label").first.is_visible()
+    assert not page.locator(".legend input").first.is_visible()
+    assert page.locator("#table .wide").evaluate("table => table.scrollWidth <= table.clientWidth")
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("root.dataset.theme") == "dark"
+    menu = page.get_by_label("Show").first
+    menu.select_option("validation loss")
+    assert all(room == drawn for room, drawn in page.evaluate(widths))
+    menu.select_option("validation accuracy")
+    numbers = "[...document.querySelectorAll('#classes .heatmap-label text')].filter(e => e.getClientRects().length)"
+    assert page.evaluate(f"{numbers}.length") == 30
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.locator("#classes .crowded").wait_for()
+    assert all(room == drawn < 360 for room, drawn in page.evaluate(widths))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(numbers) == [], "of 6 px"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.locator("#classes .plot:not(.crowded)").wait_for()
+    assert page.evaluate(f"{numbers}.length") == 30
     assert troubles == []
 
 

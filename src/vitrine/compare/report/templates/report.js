@@ -12,7 +12,7 @@ function themed(layout, width) {
   };
   const text = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13, color: colour("--ink") };
   const made = {
-    margin: { l: 8, r: 16, t: 24, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: text,
+    width, margin: { l: 8, r: 16, t: 24, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: text,
     showlegend: false, dragmode: false, hovermode: "closest",
     hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: text }, ...structuredClone(layout),
   };
@@ -55,8 +55,11 @@ function traced(traces) {
 
 function draw(node) {
   const plot = plots[node.dataset.plot];
+  if (!node.clientWidth) return;  // hidden: its menu draws it
   node.dataset.drawn = "yes";
-  Plotly.react(node, traced(plot.traces), themed(plot.layout, node.clientWidth), { displayModeBar: false, responsive: true });
+  Plotly.react(node, traced(plot.traces), themed(plot.layout, node.clientWidth), { displayModeBar: false });
+  const number = node.querySelector(".heatmap-label text");  // Plotly shrinks numbers to their cells
+  node.classList.toggle("crowded", number !== null && parseFloat(getComputedStyle(number).fontSize) < 9);
 }
 const drawn = () => document.querySelectorAll(".plot[data-drawn]");
 
@@ -65,7 +68,26 @@ const near = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting && !entry.target.dataset.drawn) draw(entry.target);
 }, { rootMargin: "400px" });
 document.querySelectorAll(".plot").forEach((node) => near.observe(node));
-window.addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach(draw));
+
+let resized;
+window.addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => drawn().forEach((node) => { if (node.layout.width !== node.clientWidth) draw(node); }), 100);
+});
+
+// On paper, the page is light, and as wide as A4 and Letter are within their margins.
+let screenTheme;
+window.addEventListener("beforeprint", () => {
+  screenTheme = root.dataset.theme;
+  root.dataset.theme = "light";
+  document.body.style.cssText = "width: 680px; padding: 0";
+  document.querySelectorAll(".plot").forEach(draw);
+});
+window.addEventListener("afterprint", () => {
+  if (screenTheme) root.dataset.theme = screenTheme; else delete root.dataset.theme;
+  document.body.style.cssText = "";
+  drawn().forEach(draw);
+});
 
 document.querySelectorAll(".legend input").forEach((box) => box.addEventListener("change", () => {
   if (box.checked) hiddenRows.delete(box.value); else hiddenRows.add(box.value);
