@@ -171,6 +171,15 @@ def test_the_chosen_image_is_seen_in_forced_colours(opened):
     opened.emulate_media(forced_colors="none")
 
 
+def test_without_javascript_there_are_no_empty_maps(written, browser):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(written.as_uri())
+    assert page.locator("noscript p").is_visible()
+    assert page.locator("#curves svg").first.is_visible()
+    assert page.locator(".explorer:visible, #theme:visible").count() == 0
+    page.close()
+
+
 def test_a_patch_is_chosen_by_a_click_and_everything_by_the_keyboard(opened):
     box = opened.locator("#picture").bounding_box()
     opened.locator("#picture").click(position={"x": box["width"] * 0.9, "y": box["height"] * 0.1})

@@ -227,6 +227,15 @@ def test_paper_and_a_turned_phone_have_plots_of_their_width(small_page, opened):
     assert troubles == []
 
 
+def test_without_javascript_the_page_reports_what_is_missing(small_page, browser):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(small_page.as_uri())
+    assert page.locator("noscript p").is_visible()
+    assert page.locator("#table").is_visible()
+    assert page.locator(".plot:visible, .legend:visible, .menu:visible, #theme:visible").count() == 0
+    page.close()
+
+
 @pytest.mark.whole
 def test_a_phone_needs_no_sideways_scrolling(large_page, browser):
     page = browser.new_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
