@@ -447,6 +447,8 @@ def test_curves_of_validation_images_that_are_trained_on_are_labelled_so(record,
         assert ("validation (trained on)" in labels) is not hold_out
         assert ("training images here" in drawn.caption) is not hold_out
         assert ("which are trained on" in drawn.alt) is not hold_out
+        assert [line[0] for line in drawn.numbers] == ["epoch", "1", "2", "3"]
+    assert drawn.numbers[:2] == [["epoch", "training", "validation"], ["1", "0.9", "0.5"]]
 
 
 @pytest.mark.whole

@@ -8,12 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitrine.compare.metric import MISSING
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
 from vitrine.data.decode import ImageFile
 from vitrine.errors import VitrineError, joined_lines
+from vitrine.explain.observed import evenly
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
-from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.explain.section import DrawnFigure, Numbers, RunSection
 from vitrine.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
 from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
@@ -26,6 +28,7 @@ from vitrine.training.plots import CURVES
 MAX_CLASSES = 100  # of a confusion matrix and of a table of classes
 MAX_ROWS = 25  # of the figure of classes
 SHOWN_WRONG = 12
+MAX_EPOCHS = 60  # of a table
 TITLES = {"loss": "Loss", "acc": "Accuracy"}
 
 
@@ -45,7 +48,7 @@ def curve_section(record: RunRecord) -> RunSection:
         figure = plots.curves(history, [name], width=WIDTH, held_out=held_out)
         caption = f"{CURVES[name].capitalize()} by epoch."
         caption += "" if held_out else " Validation images are training images here."
-        figures.append(DrawnFigure(f"curve_{name}", title, caption, alt, figure))
+        figures.append(DrawnFigure(f"curve_{name}", title, caption, alt, figure, _by_epoch(history, name)))
     found = (record.facts.get("lr_range") or {}).get("found")
     if found is None or not (record.path / CURVE).is_file():
         return RunSection("curves", "Curves", figures=figures)
@@ -54,6 +57,22 @@ def curve_section(record: RunRecord) -> RunSection:
     except (OSError, ValueError, LookupError, TypeError) as error:
         return RunSection("curves", "Curves", f"{CURVE} is damaged: {joined_lines(error)}.", figures)
     return RunSection("curves", "Curves", figures=figures)
+
+
+def _by_epoch(history: plots.Rows, name: str) -> Numbers:
+    """A metric as a table: for epochs evenly spaced, the means of what was logged in each."""
+    labels = {f"{stage}/{name}": label.partition(",")[0] for stage, label, *_ in plots.STAGES}
+    logged: dict[int, dict[str, list[float]]] = {}
+    for row in (row for row in history if "epoch" in row):
+        for key in labels.keys() & row.keys():
+            logged.setdefault(int(row["epoch"]), {}).setdefault(key, []).append(row[key])
+    keys = [key for key in labels if any(key in found for found in logged.values())]
+    numbers = [["epoch", *(labels[key] for key in keys)]]
+    epochs = sorted(logged)
+    for epoch in (epochs[index] for index in evenly(len(epochs), MAX_EPOCHS)):
+        means = [f"{np.mean(logged[epoch][key]):.4g}" if key in logged[epoch] else MISSING for key in keys]
+        numbers.append([str(epoch), *means])
+    return numbers if keys else []
 
 
 def _range_figure(rates: Sequence[float], losses: Sequence[float], found: float) -> DrawnFigure:

@@ -18,7 +18,7 @@ from vitrine.compare.report.page import render, sections, write_report
 from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.plot_data import pareto_front
 from vitrine.compare.report.plots import against_cost, curves, whole_ticks
-from vitrine.compare.report.style import OTHER, RowStyles
+from vitrine.compare.report.style import OTHER, SYMBOLS, RowStyles
 from vitrine.figure_style import COLOURS, INK
 from vitrine.runs import RunRecord
 
@@ -103,6 +103,7 @@ def test_two_hundred_runs_open_without_an_error_or_a_request_and_stay_small(larg
     page, troubles = opened(large_page)
     assert page.title() == "Test accuracy, 40 configurations"
     assert draw_all(page) >= 10
+    assert 40 <= page.locator("#curves .plot:visible .point").count() <= 56, "about six marks on each of eight curves"
     assert page.locator("#table tbody tr").count() == 40
     assert "200 finished runs, differing in position, depth, model.drop_path" in page.locator("header").inner_text()
     assert "31 more comparisons with" in page.locator("#findings").inner_text()
@@ -447,7 +448,25 @@ def test_curves_of_one_epoch_are_marks_without_bands(tmp_path, write_run):
     found = compare(load_results([tmp_path]))
     for plot in curves(found, RowStyles(found)):
         drawn = [(len(trace["x"]), trace["mode"]) for trace in plot.traces]
-        assert sorted(drawn) == [(1, "markers"), (2, "lines"), (4, "lines")], "a band and a line of two epochs"
+        expected = [(1, "lines+markers"), (2, "lines+markers"), (4, "lines")]
+        assert sorted(drawn) == expected, "a band and a line of two epochs"
+        assert [line.count("—") for line in plot.numbers] == [0, 0, 1], "one configuration has no second epoch"
+
+
+def test_curves_differ_in_symbols_and_have_their_numbers_in_a_table(tmp_path, write_run):
+    for number in range(9):
+        write_run(tmp_path, acc=0.9 - 0.01 * number, model={"drop_path": 0.01 * number}, epochs=70, predictions=False)
+    found = compare(load_results([tmp_path]))
+    styles = RowStyles(found)
+    accuracy, *_ = curves(found, styles)
+    *coloured, other = accuracy.traces[::-1]
+    assert {trace["marker"]["symbol"] for trace in coloured} == set(SYMBOLS)
+    assert {trace["mode"] for trace in coloured} == {"lines+markers"}
+    assert other["mode"] == "lines"
+    heading, *lines = accuracy.numbers
+    assert heading == ["epoch", *map(styles.name, styles.coloured)]
+    assert len(lines) == len(coloured[0]["x"]) == 60
+    assert lines[0][:2] == ["1", "45.00"]
 
 
 def test_the_best_marks_of_a_cost_plot_are_on_top(tmp_path, write_run):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary, summarise
-from vitrine.compare.metric import Metric
+from vitrine.compare.metric import MISSING, Metric
 from vitrine.compare.report.plot_data import CURVES, cost_points, curve, drawn_rows, drawn_rows_note, error_lengths
 from vitrine.compare.report.style import (
     LINE,
@@ -24,6 +24,7 @@ from vitrine.figure_style import COLOURS, shorten
 from vitrine.text import listed
 
 MAX_POINTS = 60  # of a curve
+MAX_MARKERS = 6  # on a curve
 
 
 def means(compared: Comparison, styles: RowStyles) -> Plot:
@@ -80,6 +81,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     rows = [summary.row for summary in drawn_rows(compared)]
     for name in CURVES:
         metric, traces, last, longest, caption = Metric(name), [], {}, 0, ""
+        columns: dict[str, dict[int, str]] = {}  # of the table: of rows with a colour
         for row in rows[::-1]:  # the best on top
             epochs, mean, low, high = curve(row, name, MAX_POINTS)
             if not len(epochs):
@@ -87,6 +89,10 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             longest = max(longest, epochs[-1])
             colour, symbol, key = styles.style(row)
             label, shared = styles.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": key}}
+            mode = "lines" if len(epochs) > 1 else "markers"  # a line through one point is invisible
+            if row in styles.coloured:
+                mode = "lines+markers"
+                columns[styles.name(row)] = dict(zip(epochs, map(metric.number, mean.tolist()), strict=True))
             if np.isfinite(mean[-1]):
                 last[styles.name(row)] = mean[-1]
             if len(row.runs) > 1 and len(epochs) > 1:
@@ -98,9 +104,9 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
                 "x": epochs,
                 "y": five_digits(metric.factor * mean),
                 "name": label,
-                "mode": "lines" if len(epochs) > 1 else "markers",  # a line through one point is invisible
+                "mode": mode,
                 "line": {"color": colour, "width": 2},
-                "marker": {"color": colour, "symbol": symbol, "size": 8},
+                "marker": {"color": colour, "symbol": symbol, "size": 8, "maxdisplayed": MAX_MARKERS},
                 "hovertemplate": f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
             }
             traces.append(shared | line)
@@ -117,7 +123,12 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             "yaxis": {"title": {"text": metric.heading}},
             "hovermode": "closest",
         }
-        plots.append(Plot("Learning curves", caption, traces, layout, choice=metric.title))
+        numbers = [["epoch", *reversed(columns)]]
+        numbers += [
+            [str(epoch), *(column.get(epoch, MISSING) for column in reversed(columns.values()))]
+            for epoch in sorted(set().union(*columns.values()))
+        ]
+        plots.append(Plot("Learning curves", caption, traces, layout, numbers if columns else [], metric.title))
     return plots
 
 
