@@ -469,6 +469,22 @@ def test_curves_differ_in_symbols_and_have_their_numbers_in_a_table(tmp_path, wr
     assert lines[0][:2] == ["1", "45.00"]
 
 
+def test_seconds_below_one_have_no_prefix_and_single_runs_no_intervals(tmp_path, write_run, small):
+    for number in range(3):
+        model, metrics = {"drop_path": 0.1 * number}, {"test/acc": 0.9, "train_seconds": 0.3 * (number + 1)}
+        write_run(tmp_path, model=model, metrics=metrics, predictions=False)
+    found = compare(load_results([tmp_path]))
+    (cost,) = against_cost(found, RowStyles(found))
+    assert cost.layout["xaxis"]["tickformat"] == "~g"
+    assert "%{x:.4~g}" in cost.traces[-1]["hovertemplate"]
+    assert cost.numbers[0] == ["configuration", "training time (s)", "test accuracy (%)"]
+    assert sorted(line[1:] for line in cost.numbers[1:]) == [["0.3", "90.00"], ["0.6", "90.00"], ["0.9", "90.00"]]
+    for compared, is_named in (found, False), (small, True):
+        parts = {part.key: part for part in sections(compared, RowStyles(compared))}
+        for caption in parts["means"].plots[0].caption, parts["effects"].caption:
+            assert ("interval" in caption) is is_named
+
+
 def test_the_best_marks_of_a_cost_plot_are_on_top(tmp_path, write_run):
     for number in range(9):
         model, facts = {"drop_path": 0.01 * number}, {"parameters": 1000 + 100 * number}

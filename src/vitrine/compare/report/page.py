@@ -6,6 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitrine.compare.comparison import Comparison
 from vitrine.compare.predictions import Predictions, calibration
 from vitrine.compare.report import image_panels, plots, prediction_plots
@@ -88,8 +90,10 @@ def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
     if drawn := plots.against_cost(compared, styles):
         found.append(Section("cost", "Cost", plots=drawn))
     if drawn := plots.main_effects(compared, styles):
-        caption = "The mean of each value over all values of the other columns, with its 95 % interval over seeds."
-        found.append(Section("effects", "Main effects", caption, drawn, side_by_side=True))
+        caption = "The mean of each value over all values of the other columns"
+        if any(np.isfinite(plot.traces[0]["error_y"]["array"]).any() for plot in drawn):
+            caption += ", with its 95 % interval over seeds"
+        found.append(Section("effects", "Main effects", f"{caption}.", drawn, side_by_side=True))
     if plot := parallel_coordinates(compared, styles):
         found.append(Section("parallel", plot.title, plots=[plot]))
     if predictions := _common_predictions(compared):

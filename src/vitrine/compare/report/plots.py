@@ -70,7 +70,8 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
         },
         "hovermode": "closest",
     }
-    caption = "Large marks: means with 95 % confidence intervals; strokes: single runs."
+    intervals = " with 95 % confidence intervals" if any(np.isfinite(row.interval.low) for row in drawn) else ""
+    caption = f"Large marks: means{intervals}; strokes: single runs."
     caption += " The best mean is on top." if len(labels) > 1 else ""
     return Plot("Every configuration", f"{caption} {drawn_rows_note(compared)}".strip(), traces, layout)
 
@@ -143,6 +144,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
     metric, plots = compared.metric, []
     for shown in cost_points(compared):
         points, costs = shown.points, [cost for _, cost in shown.points]
+        number_format = "~s" if min(costs) >= 1 else "~g"  # 200k, but not 300m for 0.3 s
         steps = "vh" if shown.cost.higher_is_cheaper else "hv"
         traces: list[dict[str, Any]] = [
             {
@@ -170,7 +172,7 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
                     "error_y": error_bars([summary], metric)
                     | {"color": _translucent(colour) if key == "others" else colour},
                     "marker": {"color": colour, "size": 11, "symbol": symbol},
-                    "hovertemplate": f"{label}: %{{y:.4~f}}{metric.unit}, %{{x:.4s}}<extra></extra>",
+                    "hovertemplate": f"{label}: %{{y:.4~f}}{metric.unit}, %{{x:.4{number_format}}}<extra></extra>",
                     "meta": {"row": key},
                 }
             )
@@ -182,12 +184,16 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
             "xaxis": {
                 "title": {"text": shown.cost.title},
                 "type": "log" if shown.logarithmic else "linear",
-                "tickformat": "~s",
+                "tickformat": number_format,
             },
             "yaxis": {"title": {"text": metric.heading}},
             "hovermode": "closest",
         }
-        plots.append(Plot("Cost", caption, traces, layout, choice=shown.cost.title))
+        numbers = []
+        if not shown.cost.heading:
+            numbers = [["configuration", shown.cost.title, metric.heading]]
+            numbers += [[row.row.label, shown.cost.text_of(row), metric.interval(row.interval)] for row, _ in points]
+        plots.append(Plot("Cost", caption, traces, layout, numbers, choice=shown.cost.title))
     return plots
 
 
