@@ -18,7 +18,8 @@ from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import RunLogger
-from vitrine.tracking.wandb import ClientProcess, WandbTracker
+from vitrine.tracking.wandb import WandbTracker
+from vitrine.tracking.wandb_client import ClientProcess
 
 pytestmark = pytest.mark.whole
 
@@ -337,12 +338,33 @@ def test_the_end_waits_no_longer_than_the_run_has_or_the_user_wants(tmp_path, mo
 
 
 def test_a_run_that_gave_up_ends_only_its_own_client(server):
-    first = ClientProcess()
+    first = ClientProcess("abc")
     first.kill()
     first._process.wait()
-    second = ClientProcess()
+    second = ClientProcess("abc")
     first.discard()  # its thread notices late
     assert second._process.poll() is None
     assert wandb.login(prompt=False)
     second.discard()
     assert second._process.wait(PATIENCE) is not None
+
+
+@pytest.mark.parametrize("first", ["own", "tracker"])
+def test_a_tracker_that_gives_up_ends_no_run_of_the_users_own(tmp_path, monkeypatch, first):
+    wandb.teardown()
+    settings = wandb.Settings(silent=True, console="off")
+    if first == "tracker":
+        ClientProcess("abc")
+    mine = wandb.init(mode="offline", dir=tmp_path, reinit="create_new", settings=settings)
+    monkeypatch.setattr(wandb, "login", lambda **_: False)
+    config = compose(["model=vit_nano", "logger=wandb"])
+    record = RunRecord.create(tmp_path, "word")
+    record.update(id=record.name)
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "")
+    assert tracker._started.wait(PATIENCE)
+    tracker._service.kill()
+    with pytest.raises(RunError, match="everything is in the run folder"):
+        tracker.finish("finished", {}, {})
+    mine.log({"x": 1})
+    mine.finish()
+    wandb.teardown()

@@ -63,7 +63,9 @@ def sync(folders: list[Path], *, dry_run: bool = False, force: bool = False) -> 
         return 0
     import wandb
 
-    wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
+    from vitrine.tracking.wandb_client import ClientProcess
+
+    ClientProcess("")  # which may be ended, as after Ctrl-C
     try:
         logged_in = wandb.login(prompt=False)
     except Exception as error:  # an invalid key, or no server

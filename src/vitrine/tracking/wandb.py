@@ -20,18 +20,15 @@ import math
 import os
 import queue
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import wandb
-from wandb.sdk import wandb_setup
 
 from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import TrainConfig
@@ -41,9 +38,9 @@ from vitrine.runs.predictions import is_correct, predicted_classes, read_predict
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
+from vitrine.tracking.wandb_client import ClientProcess, client_settings
 from vitrine.tracking.wandb_values import LABELS, config_values, run_facts, run_title
 
-START_SECONDS = 20.0  # for the server to answer
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
 INTERRUPTED_SECONDS = 10.0  # for W&B, after training was interrupted; Ctrl-C ends the wait
 REPLAY_SECONDS = 3600.0  # for W&B, to take a whole run with its checkpoints
@@ -210,7 +207,7 @@ class WandbTracker:
 
     def _start(self) -> wandb.Run:
         """Start the run online if asked for and possible, otherwise offline, to be pushed later."""
-        self._service = ClientProcess()
+        self._service = ClientProcess(self.identity)
         if self.mode == "online":
             try:
                 if not wandb.login(prompt=False):
@@ -220,13 +217,13 @@ class WandbTracker:
                 self._open &= run.starting_step <= self._last_step
                 return run
             except Exception as error:
-                if self._online_only or self._given_up:
+                if self._online_only or self._given_up or self._service.serves_others():
                     raise
                 self._service.discard()  # it would keep trying
                 hint = f"later: {program('wandb-sync')} {self.record.path}"
                 report(f"wandb continues offline: {first_line(error)} ({hint})")
                 self.mode = "offline"
-                self._service = ClientProcess()
+                self._service = ClientProcess(self.identity)
         return self._init("offline")
 
     def _init(self, mode: str) -> wandb.Run:
@@ -308,25 +305,6 @@ def push(record: RunRecord, config: TrainConfig, place: Sequence[Any]) -> None:
     record.update(wandb_gaps=False)
 
 
-def client_settings(settings: WandbConfig) -> wandb.Settings:
-    """Return the client's settings: what it sends unasked, and how long it tries to start."""
-    private: dict[str, Any] = {}
-    if settings.private:
-        private = {"x_disable_machine_info": True, "x_save_requirements": False, "host": "private"}
-        private |= dict.fromkeys(("program", "program_relpath", "program_abspath"), "train.py")
-    return wandb.Settings(
-        console="off",
-        silent=True,
-        quiet=True,
-        save_code=False,
-        disable_code=True,
-        disable_git=True,  # a repository's address may contain a token; the commit is in the summary
-        x_disable_meta=True,  # the command's arguments as typed; the summary has them without secrets
-        init_timeout=START_SECONDS,
-        **private,
-    )
-
-
 def prediction_tables(record: RunRecord) -> dict[str, Any]:
     """Return the test predictions as a table, and, with one label per image, their confusion matrix."""
     from scipy.special import softmax
@@ -355,39 +333,3 @@ def prediction_tables(record: RunRecord) -> dict[str, Any]:
             y_true=labels.tolist(), preds=predicted.tolist(), class_names=classes
         )
     return tables
-
-
-class ClientProcess:
-    """The W&B client's process, which serves all W&B runs of this process: the existing one, or a new one.
-
-    The client has no public call that ends its process without waiting, or that starts another after it was killed.
-    """
-
-    def __init__(self) -> None:
-        self._connect()
-        if self._process is not None and self._process.poll() is not None:  # an earlier run killed it
-            self.discard()
-            self._connect()
-
-    def kill(self) -> None:
-        """End the process at once."""
-        if self._process is not None:
-            self._process.kill()
-
-    def discard(self) -> None:
-        """End the process, and remove what Python would wait for at exit or the next run would connect to.
-
-        A process that a later run has started in the meantime is left alone.
-        """
-        self.kill()
-        if wandb_setup.singleton()._connection is self._connection:
-            with suppress(BaseException):  # the process is dead, and the client complains
-                wandb.teardown()
-            os.environ.pop("WANDB_SERVICE", None)
-
-    def _connect(self) -> None:
-        wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
-        self._connection = wandb_setup.singleton().ensure_service()
-        self._process: subprocess.Popen[bytes] | None = None
-        with suppress(AttributeError):
-            self._process = self._connection._proc._process  # type: ignore[union-attr]

@@ -1,0 +1,86 @@
+"""The W&B client as a run uses it: its settings and its process."""
+
+import os
+import subprocess
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import wandb
+from wandb.sdk import wandb_setup
+
+from vitrine.config.loggers import WandbConfig
+
+START_SECONDS = 20.0  # for the server to answer
+
+
+def client_settings(settings: WandbConfig) -> wandb.Settings:
+    """Return the client's settings: what it sends unasked, and how long it tries to start."""
+    private: dict[str, Any] = {}
+    if settings.private:
+        private = {"x_disable_machine_info": True, "x_save_requirements": False, "host": "private"}
+        private |= dict.fromkeys(("program", "program_relpath", "program_abspath"), "train.py")
+    return wandb.Settings(
+        console="off",
+        silent=True,
+        quiet=True,
+        save_code=False,
+        disable_code=True,
+        disable_git=True,  # a repository's address may contain a token; the commit is in the summary
+        x_disable_meta=True,  # the command's arguments as typed; the summary has them without secrets
+        init_timeout=START_SECONDS,
+        **private,
+    )
+
+
+class ClientProcess:
+    """The W&B client's process, which serves all W&B runs of this process: the existing one, or a new one.
+
+    It is ended only if vitrine started it and no run of the user's own needs it. The client has no public call that
+    ends its process without waiting, or that starts another after it was killed.
+
+    Args:
+        run_id: of the run that gives up when it ends the process.
+    """
+
+    _started: ClassVar[list[subprocess.Popen[bytes]]] = []  # by vitrine
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._connect()
+        if self._process is not None and self._process.poll() is not None:  # an earlier run killed it
+            self._forget()
+            self._connect()
+
+    def kill(self) -> None:
+        """End the process at once, unless it serves others."""
+        if self._process is not None and not self.serves_others():
+            self._process.kill()
+
+    def discard(self) -> None:
+        """End the process, and remove what Python would wait for at exit or the next run would connect to.
+
+        One that serves others, or that a later run has started in the meantime, is left alone.
+        """
+        if wandb_setup.singleton()._connection is self._connection and not self.serves_others():
+            self.kill()
+            self._forget()
+
+    def serves_others(self) -> bool:
+        """Whether vitrine did not start the process, or another run is open in it."""
+        runs = wandb_setup.singleton()._active_runs
+        return self._process not in self._started or any(run.id != self._run_id for run in runs)
+
+    def _connect(self) -> None:
+        is_new = wandb_setup.singleton()._connection is None
+        wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
+        self._connection = wandb_setup.singleton().ensure_service()
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(AttributeError):
+            self._process = self._connection._proc._process  # type: ignore[union-attr]
+            if is_new:
+                self._started.append(self._process)
+
+    def _forget(self) -> None:
+        with suppress(BaseException):  # the process is dead, and the client complains
+            wandb.teardown()
+        os.environ.pop("WANDB_SERVICE", None)
