@@ -106,6 +106,24 @@ def test_runs_of_a_group_are_compared_as_from_their_folders(server):
     assert found.runs[0].history[0] == {"epoch": 1, "step": 20, "val/acc": 0.5, "seconds": 4}
 
 
+@pytest.mark.parametrize(
+    ("state", "noted", "status"),
+    [
+        ("crashed", "finished", "interrupted"),
+        ("running", "finished", "running"),
+        ("running", "interrupted", "running"),
+        ("finished", "running", "interrupted"),
+        ("failed", "diverged", "diverged"),
+        ("finished", None, "finished"),
+    ],
+)
+def test_a_resumed_run_has_not_the_status_of_its_earlier_session(server, state, noted, status):
+    summary = {"summaryMetrics": json.dumps({"status": noted, "val/acc": 0.9})}
+    server.nodes.append(node("1", "rope", 0, 0.9, state=state) | summary)
+    (run,) = wandb_results.load_wandb_results("someone/vitrine", None).runs
+    assert (run.status, run.metrics) == (status, {"val/acc": 0.9} if status == "finished" else {})
+
+
 def served(path, **options) -> dict:
     """A run folder as the server describes it after the tracker logged it."""
     record, settings = RunRecord.open(path), WandbConfig(**options)

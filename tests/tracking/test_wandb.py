@@ -3,11 +3,12 @@
 import json
 import threading
 import time
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.special import softmax
 
 from vitrine import compose
 from vitrine.cli.wandb_sync import replay, sync
@@ -26,7 +27,7 @@ PLACE = (None, "vitrine")
 def client(monkeypatch) -> Mock:
     """What stands for the client's run."""
     run = Mock()
-    run.settings.sync_dir = "run-1"
+    run.settings.sync_dir, run.starting_step = "run-1", 0
     monkeypatch.setattr(WandbTracker, "_start", lambda self: run)
     return run
 
@@ -50,6 +51,21 @@ def test_a_run_of_a_lost_machine_is_replayed_as_interrupted(tmp_path, client):
     client.finish.assert_called_once_with(exit_code=255)
     assert client.summary.update.call_args.args[0]["status"] == "interrupted"
     assert record.facts["wandb_pushed"] is not None
+
+
+def test_a_resumed_run_is_running_there_until_it_ends(tmp_path, client):
+    """Otherwise one that is killed would keep the status of the session before."""
+    push(new_record(tmp_path), config_of("logger=wandb"), PLACE)
+    first, last = (update.args[0]["status"] for update in client.summary.update.call_args_list)
+    assert (first, last) == ("running", "interrupted")
+
+
+def test_the_predictions_table_takes_the_memory_of_its_rows(tmp_path, monkeypatch):
+    record = new_record(tmp_path, classes=["zero", "one"])
+    np.savez(record.path / "predictions.npz", logits=np.eye(2)[[0, 1, 1]], labels=np.array([0, 1, 0]))
+    monkeypatch.setattr(tracking, "MAX_TABLE_ROWS", 2)
+    monkeypatch.setattr("scipy.special.softmax", spy := Mock(wraps=softmax))
+    assert len(tracking.prediction_tables(record)["predictions"].data) == len(spy.call_args.args[0]) == 2
 
 
 def test_a_run_that_was_resumed_without_wandb_is_to_be_pushed_again(tmp_path, client, capsys):
@@ -79,7 +95,7 @@ def test_a_replay_sends_no_file_that_a_link_in_the_run_folder_leads_to(tmp_path,
     (record.path / "predictions.npz").symlink_to(answers)
     push(record, config_of("logger=wandb"), PLACE)
     sent = [set(call.args[0]) for call in client.log.call_args_list]
-    assert sent[1:] == [{"lr_range"}, {"confusion"}]
+    assert sent[1:-1] == [{"lr_range"}, {"confusion"}]
 
 
 def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch):
@@ -121,7 +137,7 @@ def test_a_private_run_sends_no_speed(tmp_path, client, private):
     tracker.log({"epoch": 1, "val/acc": 0.75, **speed}, 10)
     tracker.finish("finished", {}, {})
     sent = {"epoch": 1, "val/acc": 0.75, "step": 10} | ({} if private else speed)
-    client.log.assert_called_once_with(sent, step=10)
+    assert client.log.call_args_list == [call(sent, step=10), call({}, step=10, commit=True)]
 
 
 @pytest.mark.parametrize("private", [True, False])

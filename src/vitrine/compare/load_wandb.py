@@ -8,6 +8,7 @@ from vitrine.runs.flatten import flatten
 from vitrine.tracking.wandb_values import FACTS
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # any other state counts as interrupted
+OPEN_STATES = ("running", "crashed")  # of a session that has not set its status
 SPEED = "images_per_second"
 LOGIN = "W&B needs a login: run `wandb login`, or set WANDB_API_KEY; run folders can be compared without it"
 
@@ -47,10 +48,17 @@ def read_wandb_result(run: Any) -> RunResult:
     metrics = {key: float(value) for key, value in summary.items() if _is_number(value) and key not in (*FACTS, SPEED)}
     history = [_numbers(row) for row in run.scan_history()]
     name = f"{run.entity}/{run.project}/{run.id}"
-    status = summary.get("status") or STATES.get(run.state, "interrupted")
+    status = _status(run.state, summary.get("status"))
     title = "" if config.get("logger.wandb.name") else str(run.name)
     overrides = _overrides(str(facts.get("command", "")), title)
     return RunResult(name, status, config, overrides, facts, metrics if status == "finished" else {}, history)
+
+
+def _status(state: str, noted: str | None) -> str:
+    """Return the status of a run from W&B's state and the status in its summary, which may be an earlier session's."""
+    if state in OPEN_STATES or noted is None:
+        return STATES.get(state, "interrupted")
+    return "interrupted" if noted == "running" else noted
 
 
 def _overrides(command: str, title: str) -> dict[str, str]:

@@ -126,6 +126,7 @@ class WandbTracker:
         self._place_there: list[str] | None = None
         self._error: BaseException | None = None
         self._folder = ""
+        self._step = -1  # of the last row, as the client counts it
         self._sent = False
         self._service: ClientProcess | None = None
         self._given_up = False
@@ -141,10 +142,9 @@ class WandbTracker:
         """
         self._raise_error()
         self._record_place()
-        fills_gaps = self._online_only and self._gaps
         row = {name: value for name, value in metrics.items() if not (self.settings.private and name in SPEED)}
         row["step"] = step
-        self._work.put(lambda run: run.log(row, step=step + (run.starting_step if fills_gaps else 0)))
+        self._work.put(lambda run: self._send_row(run, row, step))
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         """Hand over the results and end the run with ``status``, within the time set for it.
@@ -195,6 +195,7 @@ class WandbTracker:
         try:
             run = self._start()
             run.define_metric("*", step_metric="step")
+            run.summary.update({"status": "running"})  # an earlier session has set that of its end
             self._folder = Path(run.settings.sync_dir).name
             self._started.set()
             while (task := self._work.get()) is not None:
@@ -230,26 +231,35 @@ class WandbTracker:
         settings = client_settings(self.settings)
         return wandb.init(**self._arguments, mode=mode, settings=settings)  # type: ignore[arg-type]
 
+    def _send_row(self, run: wandb.Run, row: dict[str, float], step: int) -> None:
+        fills_gaps = self._online_only and self._gaps
+        self._step = step + (run.starting_step if fills_gaps else 0)
+        run.log(row, step=self._step)
+
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
         """End the run. A file that cannot be sent, as without room for the client's copy, keeps back no metric."""
         problem = None
+        step = max(
+            self._step, run.starting_step
+        )  # the last row's: a step beyond it may be that of a row after a resume
         try:
-            self._send_files(run, metrics, plots)
+            self._send_files(run, step, metrics, plots)
         except Exception as error:
             problem = error
-        # After the last row, whose values the client would otherwise set in the summary.
+        if step == self._step:  # otherwise the client would set the row's values in the summary later
+            run.log({}, step=step, commit=True)
         run.summary.update({**run_facts(self.record, self.settings), **metrics, "status": status})
         run.finish(exit_code=EXIT_CODES[status])
         if problem is not None:
             raise RunError(f"pictures, tables or checkpoints were not sent: {first_line(problem)}") from problem
         self._sent = self.mode == "online"
 
-    def _send_files(self, run: wandb.Run, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
+    def _send_files(self, run: wandb.Run, step: int, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         for name, path in plots.items():
             if not (self.settings.private and name == "attention"):  # it shows test images
-                run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))})
+                run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))}, step=step)
         if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
-            run.log(prediction_tables(self.record))
+            run.log(prediction_tables(self.record), step=step)
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
         for alias in aliases:
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
@@ -322,7 +332,7 @@ def prediction_tables(record: RunRecord) -> dict[str, Any]:
         ]
         return {"predictions": wandb.Table(columns=columns[:-1], data=rows)}
     classes += [f"no. {number}" for number in range(len(classes), logits.shape[1])]  # a model may have more classes
-    probabilities = softmax(logits.astype(np.float64), axis=1)
+    probabilities = softmax(logits[:MAX_TABLE_ROWS].astype(np.float64), axis=1)
     rows = [
         [index, classes[label], classes[guess], correct, float(probabilities[index, guess])]
         for index, (label, guess, correct) in enumerate(shown)
