@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 import torch
 import wandb
 from helpers.running import ROOT
+from lightning.pytorch.loggers.logger import Logger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
@@ -28,7 +30,7 @@ from vitrine.config.serialize import to_plain
 from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import Interrupted, NotWaitedFor, Pruned, RunError
 from vitrine.runs import RunRecord
-from vitrine.tracking.loggers import RunLogger, TensorBoardTracker, start_trackers
+from vitrine.tracking.loggers import LoggerTracker, RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
 from vitrine.training.lifecycle import recorded
 
@@ -489,11 +491,42 @@ def test_tensorboard_has_each_step_once_after_a_resume(record, picture):
     assert [one.step for one in events.Images("curves")] == [40]
 
 
+def test_tensorboard_has_all_but_a_picture_that_cannot_be_read(record):
+    (tracker,) = start_trackers(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        tracker.finish("finished", {"val/acc": 0.5}, {"curves": record.path / "run.json"})
+    assert tracker.writer.file_writer is None, "closed"
+    events = EventAccumulator(str(record.path / "tensorboard"))
+    events.Reload()
+    assert metadata.SESSION_START_INFO_TAG in events.summary_metadata
+
+
 def test_tensorboard_that_cannot_write_is_left_out(record, capsys):
     (record.path / "tensorboard").write_text("a file in its way")
     assert start_trackers(compose(["model=vit_nano", "logger=tensorboard"]), record, 0, None, "") == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("vitrine: tensorboard could not start: ")
+
+
+# --- a logger of Lightning's ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("finished", "success"),
+        ("pruned", "success"),
+        ("failed", "failed"),
+        ("interrupted", "failed"),
+        ("diverged", "failed"),
+    ],
+)
+def test_a_logger_ends_with_lightnings_words(monkeypatch, status, expected):
+    """MLFlowLogger refuses others, and its run would be running for ever."""
+    logger = create_autospec(Logger, instance=True)
+    monkeypatch.setattr("vitrine.tracking.loggers.build", lambda part: logger)
+    LoggerTracker(SimpleNamespace(name="Mine"), compose([])).finish(status, {}, {})
+    logger.finalize.assert_called_once_with(expected)
 
 
 # --- the run folder ----------------------------------------------------------------------------------------------

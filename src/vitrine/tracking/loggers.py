@@ -64,14 +64,16 @@ class TensorBoardTracker:
         from torch.utils.tensorboard.summary import hparams
 
         final = {f"final/{name}": value for name, value in metrics.items()}
-        for name, value in final.items():
-            self.writer.add_scalar(name, value, self.step)
-        for name, path in plots.items():
-            self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), self.step, dataformats="HWC")
         values = {name: _as_hparam(value) for name, value in flatten(to_plain(self.config)).items()}
-        for summary in hparams(values, final):  # add_hparams would open a second folder for it
-            self.writer._get_file_writer().add_summary(summary)
-        self.writer.close()
+        try:
+            for name, value in final.items():
+                self.writer.add_scalar(name, value, self.step)
+            for summary in hparams(values, final):  # add_hparams would open a second folder for it
+                self.writer._get_file_writer().add_summary(summary)
+            for name, path in plots.items():  # last: one that cannot be read keeps back nothing else
+                self.writer.add_image(name, np.asarray(Image.open(path).convert("RGB")), self.step, dataformats="HWC")
+        finally:
+            self.writer.close()
 
 
 def _as_hparam(value: Any) -> Any:
@@ -177,11 +179,11 @@ class LoggerTracker:
         self.logger.log_metrics(dict(metrics), step)
 
     def finish(self, status: str, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
-        """Log the final metrics as ``final/...``, and end with the status of run.json."""
+        """Log the final metrics as ``final/...``, and end with Lightning's word for the status."""
         if metrics:
             self.logger.log_metrics({f"final/{name}": value for name, value in metrics.items()})
         self.logger.save()
-        self.logger.finalize("success" if status == "finished" else status)
+        self.logger.finalize("success" if status in ("finished", "pruned") else "failed")
 
 
 def start_trackers(
