@@ -218,6 +218,14 @@ def test_a_trial_with_a_custom_name_is_described_by_its_configuration(server, tm
     assert (table.columns, [row.label for row in table.rows]) == (["model.position"], ["learned", "rope"])
 
 
+def test_a_trial_with_a_shortened_title_is_described_by_its_configuration(server, tmp_path, write_run):
+    path = write_run(tmp_path, "position=rope", sweep="position=learned,rope seed=0,1")
+    RunRecord(path).update(varies="optimizer.lr=0.1," * 8)
+    server.nodes.append(served(path))
+    (run,) = wandb_results.load_wandb_results("me/vitrine", None).runs
+    assert run.overrides == {}
+
+
 def test_an_empty_project_and_a_failing_server_are_reported(server, monkeypatch):
     with pytest.raises(RunError, match="W&B has no training run in someone/vitrine in group positions"):
         wandb_results.load_wandb_results("someone/vitrine", "positions")

@@ -455,6 +455,8 @@ def test_settings_of_fine_tuning_are_each_refused_for_a_model_that_may_lack_laye
         ("logger.wandb.tags", "['']"),
         ("logger.wandb.project", "team/digits"),
         ("logger.wandb.project", "x" * 129),
+        ("logger.wandb.name", "x" * 129),
+        ("logger.wandb.group", "x" * 129),
     ],
 )
 def test_what_weights_and_biases_refuses_is_a_fault_where_it_is_on(key, value):
@@ -481,14 +483,40 @@ def test_the_variable_of_weights_and_biases_is_checked_where_it_counts(monkeypat
         vitrine.compose(["logger=wandb"])
     (fault,) = refusal.value.faults
     assert (fault.key, fault.given, fault.nearest) == ("WANDB_MODE", "ofline", "offline")
-    assert fault.problem.startswith("is not one of online, offline, disabled, ")
-    vitrine.compose(["logger=wandb", "logger.wandb.mode=offline"])
+    assert fault.problem == "is not one of online, offline, disabled"
     vitrine.compose([])
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_PROJECT", "a/b")
     with pytest.raises(ConfigError, match=r"WANDB_PROJECT=a/b\s+must have at most 128 characters, and none of /"):
         vitrine.compose(["logger=wandb"])
     vitrine.compose(["logger=wandb", "logger.wandb.project=mine"])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MODE", "Offline"),
+        ("MODE", ""),
+        ("TAGS", "x" * 65),
+        ("TAGS", "a,,b"),
+        ("NAME", "x" * 129),
+        ("RUN_GROUP", "x" * 129),
+    ],
+)
+def test_a_variable_that_weights_and_biases_refuses_is_a_fault(monkeypatch, variable, value):
+    """Its client reads the mode and the tags also where the configuration has others."""
+    monkeypatch.setenv(f"WANDB_{variable}", value)
+    with pytest.raises(ConfigError) as refusal:
+        vitrine.compose(["logger=wandb", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]"])
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.given) == (f"WANDB_{variable}", value)
+
+
+def test_a_private_run_uploads_no_checkpoint_as_it_has_the_paths():
+    with pytest.raises(ConfigError) as refusal:
+        vitrine.compose(["logger=wandb", "logger.wandb.private=true", "logger.wandb.checkpoints=best"])
+    (fault,) = refusal.value.faults
+    assert (fault.key, fault.nearest) == ("logger.wandb.checkpoints", "logger.wandb.checkpoints=none")
 
 
 def test_a_sweeps_metric_outside_a_sweep_is_refused_once():

@@ -28,7 +28,7 @@ from tensorboard.plugins.hparams import metadata
 from vitrine import compose
 from vitrine.config.serialize import to_plain
 from vitrine.distributed.rendezvous import Ranks
-from vitrine.errors import Interrupted, NotWaitedFor, Pruned, RunError
+from vitrine.errors import ConfigError, Interrupted, NotWaitedFor, Pruned, RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import LoggerTracker, RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
@@ -527,6 +527,13 @@ def test_a_logger_ends_with_lightnings_words(monkeypatch, status, expected):
     monkeypatch.setattr("vitrine.tracking.loggers.build", lambda part: logger)
     LoggerTracker(SimpleNamespace(name="Mine"), compose([])).finish(status, {}, {})
     logger.finalize.assert_called_once_with(expected)
+
+
+def test_lightnings_logger_of_weights_and_biases_is_refused():
+    """All trials of a sweep in one process would be one run there."""
+    with pytest.raises(ConfigError, match="use logger=wandb") as refusal:
+        compose(["logger.parts=[lightning.pytorch.loggers.WandbLogger]"])
+    assert [fault.key for fault in refusal.value.faults] == ["logger.parts"]
 
 
 # --- the run folder ----------------------------------------------------------------------------------------------

@@ -7,18 +7,20 @@ from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
+import wandb
 from PIL import Image
 from scipy.special import softmax
 
 from vitrine import compose
 from vitrine.cli.wandb_sync import replay, sync
+from vitrine.config.loggers import WandbConfig
 from vitrine.config.serialize import to_plain
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.tracking import wandb as tracking
 from vitrine.tracking.loggers import start_trackers
 from vitrine.tracking.wandb import WandbTracker, push
-from vitrine.tracking.wandb_values import completed, config_values
+from vitrine.tracking.wandb_values import completed, config_values, run_title
 
 PLACE = (None, "vitrine")
 
@@ -193,6 +195,21 @@ def test_wandbs_variables_label_a_run_and_its_replay(tmp_path, client, monkeypat
         "tags": ["a", "b"],
         "notes": "typed",
     }
+
+
+def test_names_are_as_long_as_wandb_accepts(tmp_path):
+    record, varies = new_record(tmp_path), ["optimizer.lr=0.00470066," * 6 + end for end in ("seed=0", "seed=1")]
+    titles = {run_title(record, WandbConfig(), one) for one in varies}
+    assert [len(title) for title in titles] == [128, 128]
+    tracker = WandbTracker(WandbConfig(), config_of("logger=wandb"), record, "a" * 129, varies[0])
+    assert len(tracker._arguments["group"]) == 128
+
+
+def test_the_reason_of_a_refused_setting_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(WandbTracker, "_start", lambda self: wandb.Settings(run_tags=["x" * 65]))
+    tracker = WandbTracker(WandbConfig(), config_of("logger=wandb"), new_record(tmp_path), None, "")
+    with pytest.raises(RunError, match=r"^W&B's client refuses run_tags: .* is 65 characters"):
+        tracker.finish("finished", {}, {})
 
 
 def test_a_replay_of_a_run_that_says_nothing_of_privacy_is_private(tmp_path, client):

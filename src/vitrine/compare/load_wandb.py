@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitrine.compare.load import RunResult, RunResults, parse_overrides
+from vitrine.config.loggers import LONGEST_WANDB_NAME
 from vitrine.errors import RunError, first_line
 from vitrine.runs.flatten import flatten
 from vitrine.tracking.wandb_values import FACTS
@@ -64,9 +65,10 @@ def _status(state: str, noted: str | None) -> str:
 def _overrides(command: str, title: str) -> dict[str, str]:
     """Overrides of a run; in a sweep, the trial's own values are in its ``title``.
 
-    Empty without a command, and for a trial with another title: the sweep's command has the values of all trials.
+    Empty without a command, and for a trial with another or a shortened title: the sweep's command has the values of
+    all trials.
     """
-    varies = title if "=" in title else ""
+    varies = title if "=" in title and len(title) < LONGEST_WANDB_NAME else ""
     in_sweep = {"-m", "--multirun"} & set(command.split())
     return parse_overrides(command, varies) if command and (varies or not in_sweep) else {}
 

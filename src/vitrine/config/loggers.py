@@ -8,6 +8,9 @@ from vitrine.config.parts import Interface
 
 WANDB_MODES = ("online", "offline", "disabled")
 WANDB_CHECKPOINTS = ("none", "best", "all")
+WANDB_LABELS = {"name": "WANDB_NAME", "group": "WANDB_RUN_GROUP", "tags": "WANDB_TAGS", "notes": "WANDB_NOTES"}
+WANDB_VARIABLES = {name: f"WANDB_{name.upper()}" for name in ("entity", "project", "mode")} | WANDB_LABELS
+LONGEST_WANDB_NAME = 128  # of a project, run or group, in characters
 
 
 @dataclass
@@ -24,7 +27,7 @@ class WandbConfig:
         name: of the run; null is the values that vary in a sweep, else the name of the run folder.
         tags: added to the tags of the run.
         notes: description of the run.
-        checkpoints: which to upload as artifacts, with their names as aliases.
+        checkpoints: which to upload as artifacts, with their names as aliases; ``none`` of a private run.
         private: do not send code version, command, host name, requirements, paths, speed, or images of the data.
         timeout: seconds to wait for W&B after training.
     """

@@ -1,6 +1,5 @@
 """Checks of a whole configuration: each value's limits, and values of several keys that exclude each other."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
 from importlib.util import find_spec
@@ -15,7 +14,6 @@ from vitrine.config.groups import group_faults
 from vitrine.config.image_schedule import image_schedule_faults, unused_sizes
 from vitrine.config.keys import key_facts, keys, sections_where, structure_faults, value_at
 from vitrine.config.lightning_callbacks import callback_faults
-from vitrine.config.loggers import WANDB_MODES, WandbConfig
 from vitrine.config.loss import LOSSES, LossConfig, class_weight_fault
 from vitrine.config.metric_faults import metric_faults
 from vitrine.config.model_faults import unread_positions, vit_faults
@@ -32,10 +30,11 @@ from vitrine.config.schema import (
     TrainConfig,
 )
 from vitrine.config.size import size_override
+from vitrine.config.wandb_faults import wandb_faults
 from vitrine.durations import duration_seconds
 from vitrine.errors import Fault
 from vitrine.redact import SECRET_PROBLEM, secret_keys
-from vitrine.text import as_override, listed, nearest
+from vitrine.text import as_override, listed
 
 SIZES_IN_EPOCHS = {"trainer.image_schedule", "trainer.max_epochs"}
 PIXELS = "must be from 0 to 1, as pixels are; divide statistics of pixels from 0 to 255 by 255"
@@ -301,27 +300,6 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(f"model.{key}", given, problem, f"data.{key}={given}")
 
 
-def _wandb(config: TrainConfig) -> Iterator[Fault]:
-    """What the client of Weights & Biases refuses, so that the run would not be tracked."""
-    wandb = config.logger.wandb
-    if wandb is None:
-        return
-    mode = os.environ.get("WANDB_MODE") or wandb.mode
-    if wandb.mode == WandbConfig.mode and mode not in WANDB_MODES:
-        problem = f"is not one of {', '.join(WANDB_MODES)}, and counts where logger.wandb.mode has its default"
-        yield Fault("WANDB_MODE", mode, problem, nearest(mode, WANDB_MODES))
-    if config.resume is not None:  # a run of an older version may have what is refused
-        return
-    for key, tags in (("tags", config.tags), ("logger.wandb.tags", wandb.tags)):
-        if any(not 1 <= len(tag) <= 64 for tag in tags):
-            yield Fault(key, as_override(tags), "a tag must have 1 to 64 characters for Weights & Biases")
-    project, key = wandb.project, "logger.wandb.project"
-    if project == WandbConfig.project and (variable := os.environ.get("WANDB_PROJECT")):
-        project, key = variable, "WANDB_PROJECT"
-    if len(project) > 128 or set(project) & set("/\\#?%:"):
-        yield Fault(key, project, "must have at most 128 characters, and none of / \\ # ? % :")
-
-
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     (("data.mean", "data.std"), _channel_statistics),
@@ -353,5 +331,5 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("augment.mixup", "augment.cutmix", "augment.mix_share", "data.batch_size"), mixing_faults),
     (("augment.repeats", "data.batch_size", "data.sampling"), repeats_faults),
     ((), _model_fits_the_data),
-    ((), _wandb),
+    (("logger.parts", "logger.wandb.checkpoints"), wandb_faults),
 )

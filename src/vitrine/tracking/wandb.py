@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import wandb
 
-from vitrine.config.loggers import WandbConfig
+from vitrine.config.loggers import WANDB_LABELS, WandbConfig
 from vitrine.config.schema import TrainConfig
 from vitrine.errors import Interrupted, NotWaitedFor, RunError, first_line
 from vitrine.runs import RunRecord
@@ -38,8 +38,8 @@ from vitrine.runs.predictions import is_correct, predicted_classes, read_predict
 from vitrine.runs.provenance import program
 from vitrine.runs.record import now
 from vitrine.text import class_name, report
-from vitrine.tracking.wandb_client import ClientProcess, client_settings
-from vitrine.tracking.wandb_values import LABELS, config_values, run_facts, run_title
+from vitrine.tracking.wandb_client import ClientProcess, client_problem, client_settings
+from vitrine.tracking.wandb_values import config_values, run_facts, run_title, shortened
 
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
 INTERRUPTED_SECONDS = 10.0  # for W&B, after training was interrupted; Ctrl-C ends the wait
@@ -102,7 +102,7 @@ class WandbTracker:
             wandb_id=self.identity,
             wandb_project=[place["entity"], place["project"]],
             wandb_private=settings.private,
-            wandb_labels={name: getattr(settings, name) for name in LABELS},
+            wandb_labels={name: getattr(settings, name) for name in WANDB_LABELS},
             wandb_open=True,
             wandb_gaps=self._open or self._gaps,
             wandb_pushed=None,
@@ -115,7 +115,7 @@ class WandbTracker:
             "resume": "allow",
             "reinit": "create_new",  # a run that this process never ended is another run
             "dir": str(record.path),
-            "group": settings.group or group,
+            "group": settings.group or (group and shortened(group)),
             "name": run_title(record, settings, varies),
             "tags": [*config.tags, *settings.tags] or None,
             "notes": settings.notes,
@@ -222,7 +222,7 @@ class WandbTracker:
                     raise
                 self._service.discard()  # it would keep trying
                 hint = f"later: {program('wandb-sync')} {self.record.path}"
-                report(f"wandb continues offline: {first_line(error)} ({hint})")
+                report(f"wandb continues offline: {client_problem(error)} ({hint})")
                 self.mode = "offline"
                 self._service = ClientProcess(self.identity)
         return self._init("offline")
@@ -272,7 +272,7 @@ class WandbTracker:
         if self._error is not None:
             hint = f"everything is in the run folder; later: {program('wandb-sync')} {self.record.path}"
             kind = NotWaitedFor if isinstance(self._error, NotWaitedFor) else RunError
-            raise kind(f"{first_line(self._error)} ({hint})") from self._error
+            raise kind(f"{client_problem(self._error)} ({hint})") from self._error
 
 
 def _place(settings: WandbConfig, facts: Mapping[str, Any], *, has_agent: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The W&B client as a run uses it: its settings and its process."""
+"""The W&B client as a run uses it: its settings, its errors and its process."""
 
 import os
 import subprocess
@@ -6,9 +6,11 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import wandb
+from pydantic import ValidationError
 from wandb.sdk import wandb_setup
 
 from vitrine.config.loggers import WandbConfig
+from vitrine.errors import RunError, first_line
 
 START_SECONDS = 20.0  # for the server to answer
 
@@ -32,6 +34,14 @@ def client_settings(settings: WandbConfig) -> wandb.Settings:
     )
 
 
+def client_problem(error: BaseException) -> str:
+    """Return the first line of an error of the client; of a setting that it refuses, as of WANDB_TAGS, the reason."""
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    first = error.errors()[0]
+    return f"W&B's client refuses {'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
 class ClientProcess:
     """The W&B client's process, which serves all W&B runs of this process: the existing one, or a new one.
 
@@ -40,6 +50,9 @@ class ClientProcess:
 
     Args:
         run_id: of the run that gives up when it ends the process.
+
+    Raises:
+        RunError: one of W&B's variables is refused.
     """
 
     _started: ClassVar[list[subprocess.Popen[bytes]]] = []  # by vitrine
@@ -72,7 +85,10 @@ class ClientProcess:
 
     def _connect(self) -> None:
         is_new = wandb_setup.singleton()._connection is None
-        wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
+        try:
+            wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
+        except ValidationError as error:
+            raise RunError(client_problem(error)) from None
         self._connection = wandb_setup.singleton().ensure_service()
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(AttributeError):

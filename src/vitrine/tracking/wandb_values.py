@@ -1,12 +1,13 @@
 """What a W&B run has of its run folder: configuration, name and facts, without those that a private run keeps back."""
 
+import hashlib
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitrine.config.loggers import WandbConfig
+from vitrine.config.loggers import LONGEST_WANDB_NAME, WANDB_VARIABLES, WandbConfig
 from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import to_plain
 from vitrine.runs import RunRecord
@@ -14,15 +15,14 @@ from vitrine.runs import RunRecord
 # Facts of run.json that are sent, so that runs can be compared from W&B's pages alone.
 FACTS = ("epochs", "validation", "images", "parameters", "flops_per_image", "device", "command")
 
-LABELS = {"name": "WANDB_NAME", "group": "WANDB_RUN_GROUP", "tags": "WANDB_TAGS", "notes": "WANDB_NOTES"}
-
 
 def completed(settings: WandbConfig, record: RunRecord) -> WandbConfig:
     """Set what has its default as W&B's variables say; a resumed run keeps its project and labels."""
     entity, project = record.facts.get("wandb_project") or (None, None)
     known = {"entity": entity, "project": project, **(record.facts.get("wandb_labels") or {})}
-    variables = {name: f"WANDB_{name.upper()}" for name in ("entity", "project", "mode")} | LABELS
-    values: dict[str, Any] = {name: known.get(name) or os.environ.get(variable) for name, variable in variables.items()}
+    values: dict[str, Any] = {
+        name: known.get(name) or os.environ.get(variable) for name, variable in WANDB_VARIABLES.items()
+    }
     if isinstance(values["tags"], str):
         values["tags"] = [tag for tag in values["tags"].split(",") if tag]
     default = WandbConfig()
@@ -58,7 +58,14 @@ def run_title(record: RunRecord, settings: WandbConfig, varies: str) -> str | No
     """Return the run's display name; ``None`` lets W&B choose, as overrides of a private sweep may contain paths."""
     if settings.private and "/" in varies and not settings.name:
         return None
-    return settings.name or varies or record.name
+    return settings.name or shortened(varies or record.name)
+
+
+def shortened(name: str) -> str:
+    """Return a name of a run or group that W&B accepts: one that is too long ends with a hash of it."""
+    if len(name) <= LONGEST_WANDB_NAME:
+        return name
+    return f"{name[: LONGEST_WANDB_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def run_facts(record: RunRecord, settings: WandbConfig) -> dict[str, Any]:
