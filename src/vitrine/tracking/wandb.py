@@ -239,9 +239,8 @@ class WandbTracker:
     def _conclude(self, run: wandb.Run, status: str, metrics: dict[str, float], plots: Mapping[str, Path]) -> None:
         """End the run. A file that cannot be sent, as without room for the client's copy, keeps back no metric."""
         problem = None
-        step = max(
-            self._step, run.starting_step
-        )  # the last row's: a step beyond it may be that of a row after a resume
+        # That of the last row: a step beyond it may be that of a row after a resume.
+        step = max(self._step, run.starting_step)
         try:
             self._send_files(run, step, metrics, plots)
         except Exception as error:
