@@ -7,7 +7,6 @@ id and host, in two lines.
 import os
 import socket
 import stat
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,6 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from vitrine.errors import RunError
 from vitrine.files import naming_failed_write
-from vitrine.runs.lock import LEASE_SECONDS
 from vitrine.text import printable, report
 
 SILENT_WAIT = 5.0  # seconds
@@ -50,26 +48,17 @@ def held(lock: FileLock) -> Iterator[None]:
 def _acquire(lock: BaseFileLock, path: Path) -> None:
     """Acquire a lock; after a while a line says who holds it.
 
-    Where the file system has no locks, a process that is killed leaves the file. One of another machine is removed if
-    nothing changes for as long as at a run's lock.
+    Where the file system has no locks, a process of another machine that is killed leaves the file. Only the user
+    knows that it is gone, so the line says to delete the file then.
     """
-    seen, since, reported = (0, 0), 0.0, False
-    while True:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "flock not supported")
-                lock.acquire(timeout=SILENT_WAIT)
-            break
-        except Timeout:
-            if not reported:
-                report(f"waiting for {_holder(path)}, which holds {path}")
-                reported = True
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                if (found := (status.st_ino, status.st_mtime_ns)) != seen:
-                    seen, since = found, time.monotonic()
-                elif isinstance(lock, SoftFileLock) and time.monotonic() - since >= LEASE_SECONDS:
-                    path.unlink()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flock not supported")
+            lock.acquire(timeout=SILENT_WAIT)
+    except Timeout:
+        hint = "; delete this file if that process is gone" if isinstance(lock, SoftFileLock) else ""
+        report(f"waiting for {_holder(path)}, which holds {path}{hint}")
+        lock.acquire()
     if not isinstance(lock, SoftFileLock):
         with suppress(OSError):  # as on a full disk
             status = path.lstat()
