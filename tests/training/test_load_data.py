@@ -289,6 +289,7 @@ def test_training_images_that_are_used_are_in_memory_where_not_all_have_room(tmp
     monkeypatch.setattr(memory, "available_memory", lambda: 6000)
     part = read("part")  # 8 to train on, 4 to validate on
     assert (part.placement.line, part.placement.part) == ("in memory: 2.3 kB", True)
+    assert part.placement.facts == {"place": "memory", "workers": 0, "line": "in memory: 2.3 kB"}
     assert len(part.dataset.train) == 40
     same(part)
     slow = read("slow", patience=0.0)

@@ -51,7 +51,7 @@ def test_streamed_images_train_the_same_as_images_in_memory(train, evaluate, pic
     line = f"streamed from disk by 2 workers{several}: 15.4 kB, as data.storage=disk requests"
     assert f"images           {line}\n" in streamed.stdout
     facts = json.loads((only_run(tmp_path / "disk") / "run.json").read_text())
-    assert facts["storage"] == {"place": "disk", "workers": 2, "line": line, "part": False}
+    assert facts["storage"] == {"place": "disk", "workers": 2, "line": line}
 
     read = train(*overrides, "paths.output_dir=memory")
     assert read.returncode == 0, read.stderr

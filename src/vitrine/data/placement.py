@@ -18,7 +18,7 @@ MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the images lie; stored in run.json under ``storage``.
+    """Where the images lie.
 
     Attributes:
         place: ``device``, ``memory`` or ``disk``; on a CPU, ``memory`` or ``disk``.
@@ -31,6 +31,11 @@ class Placement:
     workers: int
     line: str
     part: bool = False
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What run.json has under ``storage``: ``part`` is of use to other ranks alone."""
+        return {"place": self.place, "workers": self.workers, "line": self.line}
 
 
 def memory_budget(storage: str, ranks: int) -> float:

@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from vitrine.config.serialize import to_plain
@@ -95,7 +95,7 @@ def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None
         "command": provenance.command(),
         "code": code,
         **_surroundings(run),
-        "storage": asdict(data.placement),
+        "storage": data.placement.facts,
         **data_facts(data),
         "group": run.group,
         "varies": run.varies,
@@ -124,7 +124,7 @@ def record_resumption(run: TrainingRun) -> None:
         record.write(f"code.{len(earlier) + 1}.diff", difference)
     again = {"at": now(), "command": provenance.command(), "code": code, **({"before": before} if before else {})}
     parts = store_code(record, run.config) if edited_parts(record, run.config) else {}
-    record.update(resumed=[*earlier, again], storage=asdict(run.placement), **surroundings, **parts)
+    record.update(resumed=[*earlier, again], storage=run.placement.facts, **surroundings, **parts)
     record.write_config(to_plain(run.config))
 
 
