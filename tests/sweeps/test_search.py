@@ -487,3 +487,20 @@ def test_a_failure_that_its_folder_could_not_record_ends_the_trial(tmp_path, cap
     assert failed.folder not in [queue.sweep.folder / name for name in trained(queue)]
     assert print_search(queue) == 1
     assert "cannot lock it" in capsys.readouterr().err
+
+
+def test_a_trial_that_only_another_user_may_read_is_left_to_that_user(tmp_path, monkeypatch, capsys):
+    overrides = [*RANDOM, "sweep.n_trials=2"]
+    theirs = search(tmp_path, *overrides).ask()
+    closed = TrialResult("unreadable", error="cannot read it: Permission denied")
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "vitrine.sweeps.search.read_result",
+            lambda folder: closed if folder == theirs.folder else read_result(folder),
+        )
+        queue = run(search(tmp_path, *overrides), most=2)
+        assert [trial.state for trial in queue.trials()] == [TrialState.RUNNING, TrialState.COMPLETE]
+        assert (queue.done, queue.complete) == (True, False)
+        line = f"vitrine: {theirs.label} is left to the user who trains it: cannot read it: Permission denied\n"
+        assert capsys.readouterr().err == line
+    assert run(search(tmp_path, *overrides)).complete

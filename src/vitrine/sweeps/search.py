@@ -37,6 +37,7 @@ from vitrine.sweeps.search_checks import check_configurations, check_owner, chec
 from vitrine.sweeps.study import distribution, importance, make_sampler, open_study, set_user_attrs
 from vitrine.sweeps.sweep import Sweep, folder_of
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, locked, read_result, take_up
+from vitrine.text import report
 
 MAX_INFEASIBLE = 200  # invalid suggestions in a row after which a search gives up
 COMPLETE = {"folders", "infeasible"}  # one of these attributes is on every suggestion that no kill has cut short
@@ -67,7 +68,7 @@ class Search(TrialQueue):
         self._ready: list[Trial] = []
         self._handed_out: set[Path] = set()
         self._reported: set[Path] = set()
-        self._unfinished: set[Path] = set()  # of this session: runs that were stopped, as when Slurm cancels a job
+        self._unfinished: set[Path] = set()  # of this session: runs that were stopped, as by Slurm, or are not readable
         self._failed: dict[Path, TrialResult] = {}  # of this session: a folder that cannot be locked does not tell
         self._done = self._complete = False
         self._lock = FileLock(sweep.folder / "locks" / "search.lock")
@@ -307,9 +308,21 @@ class Search(TrialQueue):
         return [run for run in runs if read_result(run.folder).status not in DONE]
 
     def _startable(self, number: int) -> list[Trial]:
-        """Runs of a trial that no process is training, and that were not stopped in this session."""
+        """Runs of a trial that no process is training, and that were not stopped in this session.
+
+        One that this user may not read is left to the user who trains it.
+        """
         taken = {run.folder for run in self._ready} | self._handed_out | self._unfinished
-        return [run for run in self._wanted(number) if run.folder not in taken and take_up(run, self.watch)]
+        found = []
+        for run in self._wanted(number):
+            if run.folder in taken:
+                continue
+            if (result := read_result(run.folder)).status == "unreadable":
+                report(f"{run.label} is left to the user who trains it: {result.error}")
+                self._unfinished.add(run.folder)
+            elif take_up(run, self.watch):
+                found.append(run)
+        return found
 
     def _retry_failed(self) -> None:
         """Add failed trials to the study again, and those that diverged if the code has changed since.
