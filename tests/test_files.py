@@ -85,7 +85,7 @@ def test_a_new_file_has_the_default_permissions_and_one_that_is_replaced_keeps_i
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
-    (tmp_path / "file").chmod(0o400)
+    (tmp_path / "file").chmod(0o4400)
     write_text(tmp_path / "file", "of a copy that could only be read")
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
@@ -210,6 +210,25 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch, error):
         stage(tmp_path / "folder", "new")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["old"]
+
+
+def test_a_folder_that_cannot_be_put_back_either_is_not_deleted(tmp_path, monkeypatch, capsys):
+    path, rename = tmp_path / "folder", Path.rename
+    stage(path, "old")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+
+    def move(old, new):
+        if new == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return rename(old, new)
+
+    monkeypatch.setattr(Path, "rename", move)
+    with pytest.raises(OSError, match="Input/output error"):
+        stage(path, "new")
+    (hidden,) = tmp_path.iterdir()
+    assert names(hidden / REPLACED) == ["old"]
+    line = f"{path} is now {hidden / REPLACED}, as it cannot be put back: Permission denied"
+    assert capsys.readouterr().err == f"vitrine: {line}\n"
 
 
 def test_a_folder_that_a_killed_writer_was_about_to_replace_is_put_back_before_its_leftover_is_removed(tmp_path):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitrine.errors import DiskFull, RunError
-from vitrine.text import file_size
+from vitrine.text import file_size, report
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -45,7 +45,7 @@ def replacing(path: Path, keep: Path | None = None) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     mode = None
     with suppress(OSError):
-        mode = stat.S_IMODE(path.stat().st_mode) | OWN
+        mode = path.stat().st_mode & 0o777 | OWN  # not setuid, which would be of another owner
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode))
         yield temporary
@@ -77,7 +77,8 @@ def staging(path: Path) -> Iterator[Path]:
 
     For writers that choose their own temporary names or write several files. What is yielded has the name of ``path``,
     in a hidden folder beside it. Folders above ``path`` are made if need be, and removed again after an error. Hidden
-    folders that killed writers of ``path`` left are removed after a day.
+    folders that killed writers of ``path`` left are removed by the first writer after a day. If ``path`` is gone, what
+    it was is put back first, and stays in the hidden folder where it cannot be.
 
     Raises:
         DiskFull: the disk is full; ``path`` is unchanged.
@@ -86,26 +87,24 @@ def staging(path: Path) -> Iterator[Path]:
     missing = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        with suppress(FileNotFoundError):  # another process has removed it
+        with suppress(FileNotFoundError, PermissionError):  # another process has removed it, or it is another user's
             if time.time() - leftover.stat().st_mtime > DAY:
-                _put_back(leftover, path)
-                shutil.rmtree(leftover, ignore_errors=True)
+                _remove(leftover, path)
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".partial") as folder:
-            staged = Path(folder) / path.name
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial"))
+        try:
+            staged = folder / path.name
             yield staged
             for file in [staged, *staged.rglob("*")]:
                 if file.is_file():
                     with file.open("rb") as opened:
                         os.fsync(opened.fileno())
-            try:
-                if path.is_dir():  # a folder is not replaced in one step
-                    path.rename(Path(folder) / REPLACED)
-                staged.replace(path)
-            except BaseException:
-                _put_back(Path(folder), path)
-                raise
+            if path.is_dir():  # a folder is not replaced in one step
+                path.rename(folder / REPLACED)
+            staged.replace(path)
             _sync_folder(path.parent)
+        finally:
+            _remove(folder, path)
     except BaseException as error:
         _set_path(error, path)
         full = disk_full(error, path)
@@ -117,11 +116,16 @@ def staging(path: Path) -> Iterator[Path]:
         raise full from error
 
 
-def _put_back(folder: Path, path: Path) -> None:
-    """Give ``path`` back what it was before :func:`staging` began to replace it, from the hidden ``folder``."""
-    if not path.exists():
-        with suppress(FileNotFoundError):
-            (folder / REPLACED).rename(path)
+def _remove(folder: Path, path: Path) -> None:
+    """Remove a hidden folder of :func:`staging`, unless it has what ``path`` was, which cannot be put back."""
+    old = folder / REPLACED
+    if not path.exists() and old.exists():
+        try:
+            old.rename(path)
+        except OSError as error:
+            report(f"{path} is now {old}, as it cannot be put back: {error.strerror}")
+            return
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def refuse_link_out(path: Path, folder: Path) -> None:
