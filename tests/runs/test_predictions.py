@@ -66,7 +66,6 @@ def test_no_file_is_written_that_would_not_be_read(path, monkeypatch, capsys):
     monkeypatch.setattr("vitrine.runs.predictions.MAX_PREDICTIONS", size)
     write_predictions(path, arrays)
     assert np.array_equal(read_predictions(path, "labels/above5")[0], LABELS)
-    path.unlink()
     monkeypatch.setattr("vitrine.runs.predictions.MAX_PREDICTIONS", size - 1)
     write_predictions(path, arrays)
     assert not path.exists()

@@ -186,6 +186,7 @@ def test_classes_that_do_not_occur_have_their_place(tmp_path):
 def test_too_many_classes_have_no_confusion_matrix(tmp_path, capsys):
     record = RunRecord.create(tmp_path, "word")
     labels = np.arange(3)
+    (record.path / "confusion.png").write_text("of before the run was resumed with other data")
     assert draw_confusion(record, logits_of(labels, 1001), labels, list(map(str, range(1001)))) is None
     assert not record.pictures
     assert capsys.readouterr().err == "vitrine: confusion.png is drawn of up to 1,000 classes, not of 1,001\n"

@@ -24,6 +24,7 @@ def write_predictions(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     than ``MAX_PREDICTIONS``, which would not be read; a line reports it.
     """
     if sum(HEADER + array.nbytes for array in arrays.values()) > MAX_PREDICTIONS:
+        path.unlink(missing_ok=True)  # of before the run was resumed
         report(f"{path.name} is not written, as it would unpack to more than {file_size(MAX_PREDICTIONS)}")
         return
     with replacing(path) as temporary, temporary.open("wb") as file:

@@ -114,7 +114,9 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
 
     Of more than ``MAX_CLASSES`` classes there is none, which a line reports.
     """
+    path = record.path / "confusion.png"
     if len(classes) > MAX_CLASSES:
+        path.unlink(missing_ok=True)  # of before the run was resumed
         report(f"confusion.png is drawn of up to {MAX_CLASSES:,} classes, not of {len(classes):,}")
         return None
     counts = confusion_counts(labels, predicted_classes(logits, labels), len(classes))
@@ -122,7 +124,7 @@ def draw_confusion(record: RunRecord, logits: np.ndarray, labels: np.ndarray, cl
     figure = confusion(counts, sizes, classes, width=min(12.0, 3.5 + 0.45 * len(classes)))
     right = np.trace(counts) / max(1, len(labels))  # some may be taken for an output that is no class
     figure.suptitle(f"{len(labels):,} test images, {right:.2%} correct", fontsize=9)
-    return save(figure, record.path / "confusion.png")
+    return save(figure, path)
 
 
 @styled()
