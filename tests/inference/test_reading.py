@@ -42,7 +42,7 @@ def test_shared_memory_without_room_for_the_locks_of_workers_is_named(run, pictu
 
     monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", full)
     listed = [Listed(str(path)) for path in pictures.rglob("*.png")]
-    with pytest.raises(DiskFull, match=r"^shared memory is full: .*/dev/shm.*--shm-size"), naming_full_disk():
+    with pytest.raises(DiskFull, match=r"^shared memory \(/dev/shm\) is full: .*--shm-size"), naming_full_disk():
         next(read_batches(listed, [run.transform], batch_size=4, workers=2, pin=False))
     assert capfd.readouterr().err == ""
 

@@ -109,7 +109,8 @@ def start(loader: DataLoader[Any]) -> Any:
     except OSError as error:
         if error.errno != ENOSPC:
             raise
-        raise DiskFull("shared memory is full: cannot start the workers that decode images", SHM_ADVICE) from None
+        problem = "shared memory (/dev/shm) is full: cannot start the workers that decode images"
+        raise DiskFull(problem, SHM_ADVICE) from None
 
 
 def next_batch(iterator: Any, fewest: str = "data.workers=1") -> Any:

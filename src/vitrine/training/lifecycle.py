@@ -69,8 +69,10 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
             kind = interruption(error)
             raise kind(f"{kind.reason}; resume with: {command}") from None
         if (full := disk_full(error, record.path)) is not None:
-            advice = [f"make room, then resume with: {command}"] if (record.path / "config.yaml").exists() else []
-            raise DiskFull(full.problem, *advice) from None
+            advice = full.advice
+            if (record.path / "config.yaml").exists():
+                advice = f"{advice.removesuffix(' and rerun the same command')}, then resume with: {command}"
+            raise DiskFull(full.problem, advice) from None
         raise
 
 
