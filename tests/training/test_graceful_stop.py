@@ -6,6 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from vitrine.data.decode import Undecodable
+from vitrine.errors import DataError
 from vitrine.training import graceful_stop as stopping
 from vitrine.training.graceful_stop import GracefulStop, TimeLimit
 from vitrine.training.lit_module import Classifier
@@ -129,3 +131,23 @@ def test_several_ranks_agree_about_once_a_second_within_the_first_epoch_too(cloc
     slower = gaps(310 * [0.1])[1:]
     assert len(slower) > 20
     assert slower == pytest.approx([1] * len(slower), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "group", "saved"),
+    [
+        (Undecodable({"a": "a is damaged"}), None, "; once the data can be read, resume=run accept_changed_data=true"),
+        (DataError("a worker was killed"), None, "; resume=run"),
+        (DataError("a worker was killed"), "sweep", ""),
+        (Undecodable({"a": "a is damaged"}), "sweep", None),
+    ],
+    ids=["damaged", "killed", "killed-trial", "damaged-trial"],
+)
+def test_what_is_saved_before_a_batch_that_cannot_be_read(clock, capsys, error, group, saved):
+    stop = GracefulStop(Mock(record=Mock(path="run", facts={"group": group})), left(clock, 1000))
+    trainer = SimpleNamespace(world_size=1, global_step=3)
+    stop.on_train_batch_start(trainer, None)
+    stop.on_exception(trainer, None, error)
+    how = f"{saved} continues after it" if saved else ""
+    assert capsys.readouterr().err == ("" if saved is None else f"vitrine: step 3 is saved{how}\n")
+    assert stop.checkpoints.save.called == (saved is not None)

@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from vitrine.data.decode import Undecodable
 from vitrine.errors import DataError, Interrupted, OutOfTime
 from vitrine.signals import handle_stop_signals, importing, send_again
 from vitrine.text import report
@@ -75,7 +76,8 @@ class GracefulStop(Callback):
     at any time. Several ranks stop after the same step, about a second after any of them was asked to: they agree on
     it every few steps, as many as a second takes. Use inside :func:`vitrine.signals.restored_handlers`.
 
-    A rank that trains alone also saves where the images of the next step cannot be read.
+    A rank that trains alone also saves where the images of the next step cannot be read, unless it trains a sweep's
+    trial and a file is damaged.
 
     Args:
         checkpoints: saves the current state; ``None`` if there is nothing to save, and a signal always stops at once.
@@ -132,12 +134,21 @@ class GracefulStop(Callback):
             raise stop
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Save the steps before a batch that cannot be read; other ranks would be inside the next step."""
-        if isinstance(exception, DataError) and self._doing == "step" and trainer.world_size == 1:
-            assert self.checkpoints is not None
-            self.checkpoints.save(trainer)
-            command = f"resume={self.checkpoints.record.path} accept_changed_data=true"
-            report(f"step {trainer.global_step} is saved; once the data can be read, {command} continues after it")
+        """Save the steps before a batch that cannot be read; other ranks would be inside the next step.
+
+        Of a sweep's trial, nothing is saved at a damaged file: resumed, the trial would find the repaired data changed.
+        """
+        if not isinstance(exception, DataError) or self._doing != "step" or trainer.world_size > 1:
+            return
+        assert self.checkpoints is not None
+        record, damaged = self.checkpoints.record, isinstance(exception, Undecodable)
+        of_sweep = record.facts.get("group") is not None
+        if of_sweep and damaged:
+            return
+        self.checkpoints.save(trainer)
+        when, accept = ("once the data can be read, ", " accept_changed_data=true") if damaged else ("", "")
+        how = "" if of_sweep else f"; {when}resume={record.path}{accept} continues after it"
+        report(f"step {trainer.global_step} is saved{how}")
 
     def due(self) -> bool:
         """Whether this rank has a reason to stop before another step."""
