@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 
@@ -12,7 +13,7 @@ from helpers.running import write_image_folder
 
 from vitrine.data.batch_source import PinnedMemorySource, StreamingSource
 from vitrine.data.datasets import load_dataset
-from vitrine.data.decode import ImageFiles
+from vitrine.data.decode import Decoder, ImageFiles, Undecodable
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.image_dataset import Split
 from vitrine.data.loader import EvalLoader, TrainLoader
@@ -205,6 +206,25 @@ def test_ten_damaged_files_of_a_pass_are_named(both):
     assert str(error.value).startswith(f"{damaged[0]} cannot be decoded as an image: ")
     assert str(error.value).endswith(also)
     assert multiprocessing.active_children() == []
+
+
+def test_a_damaged_file_is_named_where_a_worker_is_killed_while_others_are_looked_for(both, monkeypatch):
+    _, unread = both
+    read, main = Decoder.__getitem__, os.getpid()
+
+    def dying(self, paths):
+        if unread.images.paths[20] in paths and os.getpid() != main:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(self, paths)
+
+    unread.images.paths[0].write_bytes(b"")
+    monkeypatch.setattr(Decoder, "__getitem__", dying)
+    with pytest.raises(Undecodable) as error:
+        list(StreamingSource(unread, CPU, 1).batches(list(torch.arange(60).split(8))))
+    assert list(error.value.problems) == [str(unread.images.paths[0])]
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.problems) == (str(error.value), error.value.problems)
 
 
 def test_batches_before_a_damaged_file_are_yielded(both):

@@ -6,6 +6,7 @@
 import os
 import time
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader
 from vitrine.data.decode import ImageFiles, Undecodable
 from vitrine.data.image_dataset import Batch, Split
 from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
+from vitrine.errors import DataError
 
 SEARCH = 5.0  # seconds in which other files are looked for that cannot be decoded either
 
@@ -142,9 +144,10 @@ def _further_problems(iterator: Any, batches: int) -> dict[str, str]:
     """Return the problems of files in the ``batches`` that are left, as far as workers get in ``SEARCH`` seconds."""
     found: dict[str, str] = {}
     end = time.monotonic() + SEARCH
-    while batches and time.monotonic() < end:
-        decoded = next_batch(iterator)
-        batches -= 1
-        if isinstance(decoded, dict):
-            found |= decoded
+    with suppress(DataError, RuntimeError):  # a worker is killed, which PyTorch may raise anywhere
+        while batches and time.monotonic() < end:
+            decoded = next_batch(iterator)
+            batches -= 1
+            if isinstance(decoded, dict):
+                found |= decoded
     return found

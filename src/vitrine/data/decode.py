@@ -59,6 +59,10 @@ class Undecodable(DataError):
         also = f"; others that cannot be decoded: {listed(others, MAX_LISTED)}" if others else ""
         super().__init__(f"{problems[first]}{also}")
 
+    def __reduce__(self) -> tuple[type["Undecodable"], tuple[dict[str, str]]]:
+        """Pickle the problems, of which the message is made."""
+        return type(self), (self.problems,)
+
 
 @dataclass(frozen=True)
 class Decoder(Dataset[Tensor | dict[str, str]]):
