@@ -1,6 +1,7 @@
 """A run whose data has changed is not resumed, tested or calibrated without ``accept_changed_data``."""
 
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from vitrine.config import EvalConfig
 from vitrine.config.schedule import ScheduleConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.pixel_store import PixelStore
-from vitrine.errors import Interrupted, RunError
+from vitrine.data.workers import WorkerFailed
+from vitrine.errors import DataError, Interrupted, RunError
 from vitrine.inference.calibrate import calibrate
 from vitrine.inference.predictor import Predictor
 from vitrine.runs import RunRecord
@@ -204,6 +206,14 @@ def test_testing_writes_no_cache_to_a_folder_that_the_run_names(whole, copy, tmp
     found = evaluate_run(EvalConfig(run=str(copy.path), accelerator="cpu"))
     assert found["test/loss"] == pytest.approx(copy.final_metrics()["test/loss"], rel=1e-5)
     assert (sorted(tmp_path.iterdir()), list((tmp_path / "documents").iterdir()), decoded) == (before, [], [])
+
+
+def test_a_failed_worker_is_reported_in_testing_without_a_key_of_training(copy, monkeypatch):
+    failure = WorkerFailed("no room", "data.workers=1")
+    assert str(failure) == "no room, or try data.workers=1"
+    monkeypatch.setattr("vitrine.training.evaluate.ImageDataModule", Mock(side_effect=failure))
+    with pytest.raises(DataError, match=r"^no room$"):
+        evaluate_run(EvalConfig(run=str(copy.path), accelerator="cpu"))
 
 
 def test_testing_on_changed_data_is_refused(whole, copy, tmp_path):

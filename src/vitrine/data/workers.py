@@ -6,6 +6,8 @@ They pass batches on in shared memory, ``/dev/shm`` on Linux. In a container it 
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import ENOSPC
 from multiprocessing.queues import Queue
 from multiprocessing.util import Finalize
@@ -113,15 +115,36 @@ def start(loader: DataLoader[Any]) -> Any:
         raise DiskFull(problem, SHM_ADVICE) from None
 
 
+class WorkerFailed(DataError):
+    """A worker was killed, or shared memory is too full for its batch.
+
+    Attributes:
+        problem: the message without ``fewest``, the override for the smallest number of workers.
+    """
+
+    def __init__(self, problem: str, fewest: str = "") -> None:
+        self.problem = problem
+        super().__init__(f"{problem}, or try {fewest}" if fewest else problem)
+
+
+@contextmanager
+def without_workers_key() -> Iterator[None]:
+    """Let the message of a worker's failure name no override, for commands that have none for workers."""
+    try:
+        yield
+    except WorkerFailed as error:
+        raise DataError(error.problem) from None
+
+
 def next_batch(iterator: Any, fewest: str = "data.workers=1") -> Any:
     """Return the next batch of a DataLoader's iterator; ``fewest`` sets the smallest number of workers.
 
     Raises:
-        DataError: a worker was killed, or shared memory is too full for its batch.
+        WorkerFailed: a worker was killed, or shared memory is too full for its batch.
         StopIteration: there is none.
     """
     try:
         return next(iterator)
     except RuntimeError as error:  # raised by PyTorch when a worker has died, or by Unsent
-        hint = f"if memory or shared memory is short, try fewer workers, as {fewest}, or {SHM_ADVICE}"
-        raise DataError(f"decoding images failed: {first_line(error)}; {hint}") from None
+        hint = f"if memory or shared memory is short, {SHM_ADVICE}"
+        raise WorkerFailed(f"decoding images failed: {first_line(error)}; {hint}", fewest) from None

@@ -20,6 +20,7 @@ from vitrine.config.size import size_override
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.datasets import refuse_download
 from vitrine.data.own_files import refuse_idle_root
+from vitrine.data.workers import without_workers_key
 from vitrine.distributed.hardware import Hardware, choose_hardware, lightning_deterministic, on_one_device
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.models import VisionTransformer
@@ -163,7 +164,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     if found := vit_faults(config.model):
         raise ConfigError(found)
     config = on_one_device(config, options.accelerator)
-    with quiet_libraries():
+    with quiet_libraries(), without_workers_key():
         hardware = choose_hardware(config)
         with hardware.set_up():
             data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only images of the split need decoding
