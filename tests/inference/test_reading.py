@@ -8,7 +8,7 @@ import torch
 
 from vitrine.data.decode import Decoder, ImageFiles
 from vitrine.data.image_dataset import Split
-from vitrine.errors import DiskFull
+from vitrine.errors import DataError, DiskFull
 from vitrine.files import naming_full_disk
 from vitrine.inference import calibrate, reading
 from vitrine.inference.export import checks
@@ -47,6 +47,19 @@ def test_shared_memory_without_room_for_the_locks_of_workers_is_named(run, pictu
     assert capfd.readouterr().err == ""
 
 
+def full(*_):
+    raise RuntimeError("unable to allocate shared memory")
+
+
+def test_files_of_a_split_that_shared_memory_has_no_room_for_are_an_error_without_a_key(files, monkeypatch, capsys):
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", full)
+    monkeypatch.setattr(reading, "BATCH", 8)
+    monkeypatch.setattr(reading, "PART", 4)
+    with pytest.raises(DataError, match=r"unable to allocate shared memory; .*\(docker run --shm-size=8g\)$"):
+        list(reading.read_split(files, 2))
+    assert capsys.readouterr().err == "decoding 30 images\n"
+
+
 @pytest.fixture
 def files(pictures):
     """30 images and labels of digits, as files."""
@@ -65,7 +78,12 @@ def test_many_files_of_a_split_are_decoded_by_workers_to_the_same_images(run, fi
         seen.append(predictor.logits(images))
         return seen[-1]
 
+    share = torch.UntypedStorage._share_fd_cpu_
+    monkeypatch.setattr(
+        torch.UntypedStorage, "_share_fd_cpu_", lambda part: share(part) if len(part) <= 256 else full()
+    )
     monkeypatch.setattr(reading, "BATCH", 8)
+    monkeypatch.setattr(reading, "PART", 4)
     read = Decoder.read
     monkeypatch.setattr(Decoder, "read", lambda *given: here.append(given) or read(*given))
     here = []  # what this process decodes
@@ -81,4 +99,4 @@ def test_many_files_of_a_split_are_decoded_by_workers_to_the_same_images(run, fi
     assert here == []
     predictor.workers = 0
     torch.testing.assert_close(predictor.logits_of(files), logits)
-    assert len(here) == 4
+    assert len(here) == 8

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -146,7 +147,7 @@ class PixelStore:
             parts = rest.split(int(min(MAX_FILES, max(1, PART / each))))
             alone = each * len(rest) <= ALONE
             with (
-                _shown(0 if alone else len(rest)) as advance,
+                decoding_shown(0 if alone else len(rest)) as advance,
                 closing(self.decode(parts, alone=alone)) as work,
             ):
                 for part, _ in zip(parts, work, strict=True):
@@ -241,17 +242,25 @@ def complete_all(stores: Sequence[PixelStore], stop: Callable[[], bool]) -> None
 
 
 @contextmanager
-def _shown(count: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, elsewhere a line, while workers decode images; yields what advances the bar."""
+def decoding_shown(count: int, file: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, elsewhere a line, while workers decode images; yields what advances the bar.
+
+    Args:
+        count: number of images; for 0, nothing is shown.
+        file: where; standard output if ``None``.
+    """
+    file = file or sys.stdout
     if not count:
         yield lambda images: None
         return
-    if not sys.stdout.isatty():
-        print(f"decoding {count:,} images", flush=True)
+    if not file.isatty():
+        print(f"decoding {count:,} images", file=file, flush=True)
         yield lambda images: None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Progress("decoding images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+    columns = ("decoding images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=file), transient=True) as bar:
         task = bar.add_task("", total=count)
         yield lambda images: bar.advance(task, images)

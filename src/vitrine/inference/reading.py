@@ -1,28 +1,30 @@
 """Pictures in batches, decoded by worker processes a few batches ahead of the model."""
 
 import os
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from vitrine.data.batch_source import StreamingSource
 from vitrine.data.decode import ImageFiles, has_pages
 from vitrine.data.image_dataset import Batch, Split
+from vitrine.data.pixel_store import decoding_shown
 from vitrine.data.preparation import Preparation
-from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start
+from vitrine.data.workers import WorkerContext, end_orphan, next_batch, start, without_workers_key
 from vitrine.errors import DataError
 from vitrine.inference.inputs import Listed
 
 BATCH = 256  # images that are computed together
 FEW = 2  # batches that this process decodes itself
+PART = 16  # images of a split that a worker passes on at once: a container has 64 MB of shared memory
 
 Decoded = tuple[list[Tensor], dict[int, str], set[int]]
 DecodedBatch = tuple[list[Listed], Decoded]
@@ -108,18 +110,18 @@ def read_split(split: Split, workers: int) -> Generator[Batch, None, None]:
     Raises:
         DataError: a file is damaged or missing, or a worker was killed.
     """
-    parts = torch.arange(len(split)).split(BATCH)
-    if not isinstance(split.stored, ImageFiles) or len(parts) <= FEW:
-        yield from split.batches(parts)
+    rows = torch.arange(len(split))
+    if not isinstance(split.stored, ImageFiles) or len(rows) <= FEW * BATCH:
+        yield from split.batches(rows.split(BATCH))
         return
     source = StreamingSource(split, split.device, workers) if workers else split
-    columns = ("decoding images", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
     with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-        closing(source.batches(parts)) as batches,
+        without_workers_key(),
+        decoding_shown(len(split), sys.stderr) as advance,
+        closing(source.batches(rows.split(PART))) as parts,
     ):
-        task = bar.add_task("", total=len(split))
-        for images, labels in batches:
+        # Copies, as shared memory has no room for a whole batch.
+        while several := [(images.clone(), labels) for images, labels in islice(parts, BATCH // PART)]:
+            images, labels = (torch.cat(each) for each in zip(*several, strict=True))
             yield images, labels
-            bar.advance(task, len(labels))
+            advance(len(labels))
