@@ -108,7 +108,7 @@ def class_name(names: Sequence[str], label: int | Sequence[int]) -> str:
 
 
 def isolated(name: str) -> str:
-    """Return a name for a sentence of a page: one that is written from right to left turns around nothing beside it."""
+    """Return a name for a sentence of a page, so that one from right to left does not reorder what stands beside it."""
     right_to_left = any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in name)
     return f"\u2068{name}\u2069" if right_to_left else name
 

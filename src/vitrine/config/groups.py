@@ -6,11 +6,10 @@ the disease, and measured accuracies would be too high.
 
 from collections.abc import Iterator
 
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import OWN_FILES, TrainConfig
 from vitrine.errors import Fault
-from vitrine.text import nearest
+from vitrine.text import listed, nearest
 
-OF_DATA = ("imagefolder", "csv", "huggingface")
 FOLDER, PREFIX = "folder", "prefix"
 OF_PATHS = (FOLDER, PREFIX)  # of class folders: the folder inside the class, or the file's name up to its first _
 OF_COLUMNS = ("path", "split")  # of a CSV file: these tell no groups
@@ -26,6 +25,6 @@ def group_faults(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.group", group, f"must be {FOLDER} or {PREFIX} with data=imagefolder", near)
     elif data.name == "csv" and group in OF_COLUMNS:
         yield Fault("data.group", group, f"must be a column that tells groups; {group} does not")
-    elif data.name not in OF_DATA:
-        problem = f"is for data={', '.join(OF_DATA[:-1])} and {OF_DATA[-1]}, not for data={data.name}"
+    elif data.name not in OWN_FILES:
+        problem = f"is for data={listed(OWN_FILES)}, not for data={data.name}"
         yield Fault("data.group", group, problem, "data.group=null")

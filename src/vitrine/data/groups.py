@@ -47,5 +47,5 @@ def refuse_shared(groups: Mapping[str, Sequence[str]], root: str) -> None:
 
 
 def likely_groups(columns: Sequence[str]) -> str:
-    """Return the first of the columns of a CSV file whose name suggests groups; empty if none does."""
+    """Return the first of a data set's columns whose name suggests groups; empty if none does."""
     return next((name for name in columns if name.lower().removesuffix("_id").removesuffix("id").strip() in LIKELY), "")

@@ -43,7 +43,7 @@ class Evaluation:
     """Metrics of the images of a split, with their logits and labels.
 
     Attributes:
-        metrics: of ``test``, ``test/acc``, ``test/loss``, those of training/metrics.py, and those of
+        metrics: for ``split="test"``, ``test/acc``, ``test/loss``, those of training/metrics.py, and those of
             ``callbacks.metrics``; those of further targets, too, as ``test/acc/NAME``.
         logits: (N, num_classes) float32; of several targets, those of the first.
         labels: (N,) int64; or (N, num_classes) uint8, where images have several.
