@@ -139,6 +139,17 @@ def test_of_many_rare_classes_each_keeps_a_group_in_training():
         hold_out_groups(torch.tensor([0, 0, 1, 1]), ["A", "A", "B", "B"], 0.5, seed=0)
 
 
+def test_where_many_groups_alone_have_a_class_the_others_are_held_out():
+    """Of 40 classes, 36 have one group and four have three each."""
+    sizes = [1] * 36 + [3] * 4
+    groups = [f"P{label}_{number}" for label, size in enumerate(sizes) for number in range(size)]
+    labels = torch.tensor([label for label, size in enumerate(sizes) for _ in range(size)])
+    for seed in range(3):
+        split = hold_out_groups(labels, groups, 0.2, seed)
+        assert len(labels[split.train].unique()) == 40
+        assert len(split.val) >= 0.15 * len(labels)
+
+
 @pytest.mark.parametrize("key", ["data.val_fraction=0.2", "data.folds=5 data.fold=1"])
 @pytest.mark.parametrize("source", ["prefix", "folder", "patient"])
 def test_a_validation_split_shares_no_patient_with_training(source, key, patients, table):

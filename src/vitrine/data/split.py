@@ -162,8 +162,9 @@ def hold_out_groups(
     """Hold out about ``fraction`` of the images for validation, in whole groups; ``seed`` alone decides which.
 
     Of :data:`TRIES` random choices of so many of the groups, it is the one whose numbers of images of each class are
-    nearest to that fraction, of those that leave each class in training if there are any. If there are none, a class
-    that has no training image gets its smallest group back.
+    nearest to that fraction, of those that leave each class in training if there are any. If there are none, groups
+    that alone have a class stay in training, the choices are of the others, and a class that still has no training
+    image gets its smallest group back.
 
     Args:
         labels: (N,) int64.
@@ -191,10 +192,26 @@ def hold_out_groups(
         found = np.bincount(labels.numpy()[images_of(chosen)], minlength=len(total))
         return bool(((found == total) & (total > 0)).any()), float(np.abs(found - fraction * total).sum())
 
-    best = min((generator.permutation(count)[:held_out] for _ in range(TRIES)), key=error)
+    def best_of(groups: np.ndarray) -> np.ndarray:
+        return min((generator.permutation(groups)[:held_out] for _ in range(TRIES)), key=error)
+
+    best = best_of(np.arange(count))
+    if error(best)[0] and len(free := _of_shared_classes(labels.numpy(), members)):
+        best = best_of(free)
     drawn = images_of(best)
     kept = _leaving_each_class(labels.numpy(), members, drawn)
     return _of_groups(labels, kept if kept.any() else drawn, classes)
+
+
+def _of_shared_classes(labels: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Return the numbers of the groups that have no class for themselves, (M,) int64.
+
+    Args:
+        labels: (N,) int64.
+        members: (N,) int64, the number of the group of each image.
+    """
+    label, group = np.unique(np.stack([labels, members]), axis=1)
+    return np.setdiff1d(members, group[np.bincount(label)[label] == 1])
 
 
 def _leaving_each_class(labels: np.ndarray, members: np.ndarray, held_out: np.ndarray) -> np.ndarray:
