@@ -178,6 +178,15 @@ def test_a_split_whose_pictures_are_in_no_class_folder_says_what_to_do(tree, spl
     root = tree(*paths, *(f"{split}/{path}" for path in more))
     hint = f"move them to {root}/{split}/<class>/, or rename {split}, which is then not read"
     assert refusal(root) == f"{root}/{split} has 5 pictures in no class folder; {hint}"
+    tree(f"{split}/rose/1.heic")
+    left_out = "left out: 1 file of another type (.heic): save them as .jpg or .png"
+    assert refusal(root) == f"{root}/{split} has 5 pictures in no class folder; {hint}; {left_out}"
+
+
+def test_train_is_not_to_be_renamed(tree):
+    root = tree("train/aster/", "train/rose/", "train/1.png")
+    problem = f"{root}/train has 1 picture in no class folder"
+    assert refusal(root) == f"{problem}; move them to {root}/train/<class>/"
 
 
 def test_pictures_are_listed_without_asking_for_each_and_classes_are_counted_without_listing_them(tree, monkeypatch):

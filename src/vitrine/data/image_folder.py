@@ -155,9 +155,12 @@ def _images(folder: Path, split: Identity, others: list[str]) -> list[Path]:
 def _without_images(split: SplitFolder, others: Sequence[str]) -> DataError:
     """The error of a split without images in class folders, with files of these other suffixes in them."""
     if loose := len(split.found.pictures):
-        hint = f"move them to {split.path}/<class>/, or rename {split.path.name}, which is then not read"
-        return DataError(f"{split.path} has {plural(loose, 'picture')} in no class folder; {hint}")
-    return DataError(f"{split.path} has no images ({', '.join(sorted(SUFFIXES))}){unread_hint(others)}")
+        name = split.path.name
+        or_else = "" if name == "train" else f", or rename {name}, which is then not read"
+        problem = f"{plural(loose, 'picture')} in no class folder; move them to {split.path}/<class>/{or_else}"
+    else:
+        problem = f"no images ({', '.join(sorted(SUFFIXES))})"
+    return DataError(f"{split.path} has {problem}{unread_hint(others)}")
 
 
 def _left_out(loose: int, others: Sequence[str]) -> str:
