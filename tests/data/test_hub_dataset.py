@@ -165,6 +165,30 @@ def as_a_pipe(root):
     os.mkfifo(path)
 
 
+def with_column(name, values=None):
+    """Replaces a column of the training images' file, or takes it out; dataset_info.json stays."""
+
+    def change(root):
+        path = next(root.glob("train/*.arrow"))
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_stream(source).read_all()
+        place = table.column_names.index(name)
+        table = table.remove_column(place) if values is None else table.set_column(place, name, pa.array(values))
+        path.unlink()  # it is mapped
+        with pa.ipc.new_stream(str(path), table.schema) as stream:
+            stream.write_table(table)
+
+    return change
+
+
+@pytest.mark.parametrize(("values", "kind"), [(None, "missing"), ([b"\xff"] * 8, "binary")])
+def test_a_column_of_groups_that_is_not_as_described_is_named(config, root, values, kind):
+    with_patients(root, lambda split, row: f"{split}{row}")
+    with_column("patient", values)(root)
+    with pytest.raises(DataError, match=rf"train/data-00000-of-00001\.arrow is damaged: its column patient is {kind}"):
+        load_dataset(replace(config, group="patient"), root.parent, memory=0)
+
+
 def without_labels(root):
     write_hub_dataset(root, train=7, test=2, labels=[-1])
 
@@ -207,6 +231,10 @@ def without_labels(root):
         (lambda root: next(root.glob("train/*.arrow")).unlink(), "arrow is missing"),
         (lambda root: next(root.glob("train/*.arrow")).write_bytes(b"nothing"), "arrow is damaged"),
         (with_offsets_beyond_the_file, "arrow is damaged"),
+        (with_column("image"), "arrow is damaged: its column image is missing, unlike in dataset_info.json"),
+        (with_column("image", [b"image"] * 7), "arrow is damaged: its column image is binary"),
+        (with_column("label"), "arrow is damaged: its column label is missing"),
+        (with_column("label", ["rose"] * 7), "arrow is damaged: its column label is string"),
         (with_features([]), "features must be an object"),
         (
             with_features({"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": None}}),

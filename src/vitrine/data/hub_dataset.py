@@ -99,6 +99,8 @@ class HubSplit:
         for file in self.files:
             version = _version(file)
             table = _table(file, version)
+            _check_column(table, self.image, "struct", file)
+            _check_column(table, self.label, "int", file)
             images += [ArrowImage(file, self.image, row, version) for row in range(len(table))]
             parts.append(torch.from_numpy(table[self.label].fill_null(-1).to_numpy().astype("int64")))
         if not images:
@@ -122,7 +124,9 @@ class HubSplit:
             raise DataError(f"{where} has no column {column} of texts or whole numbers; {found}{hint}")
         groups: list[str] = []
         for file in self.files:
-            for row, value in enumerate(_table(file, _version(file))[column].to_pylist()):
+            table = _table(file, _version(file))
+            _check_column(table, column, ("int", "string"), file)
+            for row, value in enumerate(table[column].to_pylist()):
                 if not (name := "" if value is None else nfc(str(value).strip())):
                     raise DataError(f"row {row} of {file}: there is no {column}")
                 groups.append(name)
@@ -205,7 +209,20 @@ def _split(folder: Path) -> tuple[HubSplit, list[str]]:
 
 
 def _tells_groups(dtype: object) -> bool:
-    return isinstance(dtype, str) and dtype.lstrip("u").removeprefix("large_").startswith(("int", "string"))
+    return isinstance(dtype, str) and _is_of(dtype, ("int", "string"))
+
+
+def _is_of(dtype: str, kinds: str | tuple[str, ...]) -> bool:
+    """Whether Arrow's name of a type is of these kinds: ``uint8`` of ``int``, ``large_string`` of ``string``."""
+    return dtype.lstrip("u").removeprefix("large_").startswith(kinds)
+
+
+def _check_column(table: Any, column: str, kinds: str | tuple[str, ...], file: Path) -> None:
+    """Raise DataError unless an Arrow file has the column that its description names, of one of these kinds."""
+    found = str(table.schema.field(column).type) if table.column_names.count(column) == 1 else "missing"
+    if not _is_of(found, kinds):
+        problem = f"its column {column} is {found}, unlike in dataset_info.json"
+        raise DataError(f"{file} is damaged: {problem}; copy the data set again")
 
 
 def _read(path: Path, key: str, shape: Any) -> Any:
