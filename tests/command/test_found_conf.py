@@ -9,7 +9,7 @@ from helpers.user_parts import enter_lab, imported
 
 from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, Fault
 
 LAB = "lab_of_a_found_folder"
 PART = f"{LAB}.fourier.Fourier"
@@ -62,6 +62,14 @@ def test_typed_weights_of_classes_are_merged_with_those_of_a_file(working_direct
     write(working_directory / "conf/experiment/mine.yaml", {"loss": {"class_weights": {"0": 2}}})
     (point,) = made("experiment=mine", f"loss.class_weights={typed}")
     assert point.config.loss.class_weights == merged
+
+
+def test_typed_weights_of_some_classes_are_not_merged_with_a_list(working_directory):
+    write(working_directory / "conf/experiment/mine.yaml", {"loss": {"class_weights": [1] * 10}})
+    with pytest.raises(ConfigError) as caught:
+        made("experiment=mine", "loss.class_weights={0:3}")
+    problem = "cannot change a list of a file or run; give a whole list"
+    assert caught.value.faults == [Fault("loss.class_weights", "{0:3}", problem)]
 
 
 def test_a_pipe_is_not_read(working_directory):

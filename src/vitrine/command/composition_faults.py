@@ -41,6 +41,9 @@ def composition_fault(error: Exception) -> Fault:
     lines = dict.fromkeys(line.strip() for one in causes for line in one.splitlines() if line.strip())
     key = next(filter(None, (getattr(one, "full_key", None) for one in (cause, error))), "")
     problem = "; ".join(line for line in lines if not line.startswith(NOT_SHOWN))
+    typed = re.match(r"Error merging override \++(\S+?)=(.*)", str(error))
+    if typed and "Cannot merge DictConfig with ListConfig" in problem:
+        return Fault(typed[1], typed[2], "cannot change a list of a file or run; give a whole list")
     if found := re.match(r"In '([^']+)': Could not (override|find|load) '([^']+)'", problem):
         return _in_defaults(*found.groups())
     file = re.match(r"In '((\w+)[^']*)'", problem)
