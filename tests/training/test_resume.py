@@ -19,12 +19,13 @@ from helpers.running import ROOT, only_run, start_script, write_image_folder
 from lightning.pytorch.callbacks import Callback
 
 from vitrine import compose, fit, resume
+from vitrine.config.serialize import to_plain
 from vitrine.errors import ConfigError, Interrupted, OutOfTime, RunError
 from vitrine.runs import RunRecord, provenance
 from vitrine.training.callbacks import TrainingLog
 from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
-from vitrine.training.resume import _stretched_schedule
+from vitrine.training.resume import _check_checkpoint, _stretched_schedule
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -486,6 +487,14 @@ def test_an_edited_configuration_is_refused(whole, tmp_path):
     named = "was trained with: model.depth=3, not 2; seed=8, not 0; set it back, and resume"
     with pytest.raises(RunError, match=f"{named}$"):
         resume(record.path)
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path):
+    config, record = compose([]), RunRecord(tmp_path)
+    trained = to_plain(config)
+    trained["trainer"]["old_key"] = 1
+    with pytest.raises(RunError, match=rf"^{record.last} is of another version of vitrine: trainer\.old_key: Key "):
+        _check_checkpoint(config, record, {"config": trained})
 
 
 @pytest.mark.parametrize(

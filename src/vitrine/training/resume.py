@@ -21,7 +21,7 @@ from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
 from vitrine.runs.user_code import edited_parts, refuse_edited
-from vitrine.text import as_override, plural, printable, report
+from vitrine.text import as_override, listed, plural, printable, report
 from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
@@ -192,8 +192,12 @@ def _stretched_schedule(
 
 
 def _check_checkpoint(config: TrainConfig, record: RunRecord, checkpoint: Mapping[str, Any]) -> None:
-    """Raise RunError where the checkpoint to resume from was trained with other values that affect the result."""
-    trained = from_plain(TrainConfig, checkpoint["config"], trust=TRUST_ALL, source=record.last)  # compared, not built
+    """Raise RunError where the checkpoint to resume from is of another version, or of values with another result."""
+    try:
+        trained = from_plain(TrainConfig, checkpoint["config"], trust=TRUST_ALL, source=record.last)  # not built
+    except ConfigError as error:
+        unfit = listed([f"{fault.key}: {fault.problem}" for fault in error.faults], separator="; ")
+        raise RunError(f"{record.last} is of another version of vitrine: {unfit}; resume with that version") from None
     if config.optimizer.lr == AUTO and (tested := record.facts.get("lr_range")):
         config = replace(config, optimizer=with_lr(config.optimizer, tested["found"]))
     if found := _affecting(trained, config):
