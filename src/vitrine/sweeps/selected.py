@@ -1,11 +1,14 @@
 """What the best configuration of a sweep is worth beyond having been selected, and how to measure it."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 
 from vitrine.compare.folds import Fold
 from vitrine.compare.selection import corrected_over_seeds, luck_of
+from vitrine.runs import RunRecord
+from vitrine.runs.flatten import flatten
 from vitrine.sweeps.progress import format_metric
 from vitrine.sweeps.sweep import BestConfiguration, Group, by_configuration
 from vitrine.sweeps.trial import TrialResult
@@ -18,8 +21,9 @@ def print_selection(
     varies: Sequence[Mapping[str, str]],
     results: Sequence[TrialResult],
     metric: str,
+    overlap: float = 0.0,
 ) -> None:
-    """Print what a grid's best configuration is worth beyond having been selected."""
+    """Print what a grid's best configuration is worth beyond having been selected; ``overlap`` is of its folds."""
     groups: dict[Group, dict[Group, float]] = {
         group: {
             repetition: value
@@ -31,10 +35,10 @@ def print_selection(
     known = {group: values for group, values in groups.items() if len(values) == best.count}
     seeds = {number for overrides in varies if (number := _seed_of(overrides, common)) is not None}
     chosen = list(known).index(tuple(best.varies.items()))
-    repeated = [dict[Hashable, float](values.items()) for values in known.values()]
-    overlap = 0.0
     if best.over_folds:
-        repeated, overlap = list(map(_by_fold, known.values())), Fold(0, _folds(common, varies), 0).overlap
+        repeated = list(map(_by_fold, known.values()))
+    else:
+        repeated = [dict[Hashable, float](values.items()) for values in known.values()]
     print_selected(best, common, repeated, chosen, sorted(seeds), metric, overlap)
 
 
@@ -67,13 +71,25 @@ def print_selected(
     print(f"  {printable(best.on_fresh_seeds(common, seeds))}")
 
 
-def _folds(common: Sequence[str], varies: Sequence[Mapping[str, str]]) -> int:
-    """The number of folds, as typed; where a file sets it, that of the folds up to the last of the sweep."""
-    typed = _typed({}, common).get("data.folds", "")
-    if typed.isdecimal():
-        return int(typed)
-    folds = {overrides.get("data.fold", "") for overrides in varies}
-    return max(2, *(1 + int(fold) for fold in folds if fold.isdecimal()))
+def overlap_of_folds(best: BestConfiguration, trials: Iterable[tuple[Mapping[str, str], TrialResult, Path]]) -> float:
+    """Return the overlap of the training images of the best configuration's folds; 0 if it has seeds.
+
+    Args:
+        best: the best configuration.
+        trials: varying overrides, result and folder of each trial.
+
+    Raises:
+        RunError: the configuration of a run of it cannot be read.
+    """
+    if not best.over_folds:
+        return 0.0
+    runs = (
+        folder
+        for varies, result, folder in trials
+        if result.status == "finished" and best.varies.items() <= varies.items()
+    )
+    fold = Fold.of(flatten(RunRecord(next(runs)).config))
+    return 0.0 if fold is None else fold.overlap
 
 
 def _by_fold(values: Mapping[Group, float]) -> dict[Hashable, float]:

@@ -21,7 +21,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.provenance import program, same_command
 from vitrine.runs.status import ENDED
 from vitrine.sweeps.progress import COLOURS, format_metric, trial_table, varying_cells
-from vitrine.sweeps.selected import print_selection
+from vitrine.sweeps.selected import overlap_of_folds, print_selection
 from vitrine.sweeps.sweep import (
     METRIC,
     BestConfiguration,
@@ -178,7 +178,8 @@ def print_trials(sweep: SweepSummary) -> None:
     if sweep.metrics:
         print_best_of_search(sweep.front, sweep.metrics, sweep.common)
     elif sweep.findings is None:
-        _print_best(sweep.common, *sweep.ranked, sweep.metric)
+        trials = zip(sweep.varies, sweep.results, sweep.folders, strict=True)
+        _print_best(sweep.common, *sweep.ranked, sweep.metric, [*trials])
     if sweep.findings:
         print("\n" + "\n".join(map(printable, sweep.findings)))
     if sweep.time_left is not None:
@@ -197,7 +198,8 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
         print_table(_table_of_trials(sweep.keys, METRIC, varies, results))
     else:
         _print_configurations(sweep, results)
-    _print_best(sweep.shared, varies, results, METRIC)
+    folders = [trial.folder for trial in sweep.trials]
+    _print_best(sweep.shared, varies, results, METRIC, [*zip(varies, results, folders, strict=True)])
     print_location(sweep)
     _warn_of_mixtures(varies, results)
     print_failures(sweep, results)
@@ -213,14 +215,23 @@ def print_best_of_search(best: Sequence[BestConfiguration], metrics: Sequence[st
 
 
 def _print_best(
-    common: Sequence[str], varies: Sequence[Mapping[str, str]], results: Sequence[TrialResult], metric: str
+    common: Sequence[str],
+    varies: Sequence[Mapping[str, str]],
+    results: Sequence[TrialResult],
+    metric: str,
+    trials: Sequence[tuple[Mapping[str, str], TrialResult, Path]],
 ) -> None:
-    """Print the best configuration with its command, of each data set."""
+    """Print the best configuration with its command, of each data set; ``trials`` are all, with their folders."""
     for some, theirs in _by_data_set(varies, results):
         if best := best_configuration(some, theirs, metric):
             command = printable(best.command(common))
             print(f"\nbest on validation: {describe_best(best, [metric])}\n  {command}")
-            print_selection(best, common, some, theirs, metric)
+            try:
+                overlap = overlap_of_folds(best, trials)
+            except RunError as error:
+                warn(str(error))
+            else:
+                print_selection(best, common, some, theirs, metric, overlap)
 
 
 def _by_data_set(
