@@ -176,7 +176,7 @@ def colour_bar(image: AxesImage, axes: list[Axes], label: str) -> Colorbar:
     """Add a colour bar to the right of ``axes``."""
     figure = axes[0].figure
     assert isinstance(figure, Figure)
-    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=18)
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
     bar.set_label(label, fontsize=8)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7)

@@ -208,7 +208,8 @@ def test_names_and_axes_of_a_small_confusion_matrix_can_be_read(count):
     figure = confusion(np.eye(count), np.ones(count), names, width=WIDTH)
     FigureCanvasAgg(figure)
     figure.draw_without_rendering()
-    axes = figure.axes[0]
+    axes, bar = figure.axes
+    assert bar.get_window_extent().intervaly == pytest.approx(axes.get_window_extent().intervaly), "they are aligned"
     labels = [label.get_window_extent() for label in axes.get_yticklabels()]
     assert not any(above.overlaps(below) for above, below in pairwise(labels))
     assert (axes.get_ylabel() == "true") == (count == 16)
