@@ -10,6 +10,7 @@ from importlib import import_module
 
 import pytest
 import yaml
+from helpers.hub_files import write_hub_dataset
 from helpers.levels import quick, slow
 from helpers.running import ROOT, only_run, python, run_script, write_image_folder
 
@@ -156,6 +157,8 @@ def test_a_command_of_another_page_composes(command, tmp_path):
         ]
         table.write_text("path,label,animal,place\n" + "".join(lines))
     command = command.replace("root=DIR", f"root={tmp_path}").replace("FILE.csv", str(table))
+    if "root=FOLDER" in command:
+        command = command.replace("FOLDER", str(write_hub_dataset(tmp_path / "hub", train=2)))
     script, *arguments = shlex.split(command)[1:]
     multirun = "-m" in arguments
     if f"data.root={tmp_path}" in arguments:
