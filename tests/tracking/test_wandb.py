@@ -197,7 +197,7 @@ def test_wandbs_variables_label_a_run_and_its_replay(tmp_path, client, monkeypat
     }
 
 
-def test_names_are_as_long_as_wandb_accepts(tmp_path):
+def test_names_are_as_long_as_wandb_accepts(tmp_path, client):
     record, varies = new_record(tmp_path), ["optimizer.lr=0.00470066," * 6 + end for end in ("seed=0", "seed=1")]
     titles = {run_title(record, WandbConfig(), one) for one in varies}
     assert [len(title) for title in titles] == [128, 128]
