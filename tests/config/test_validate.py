@@ -483,7 +483,7 @@ def test_the_variable_of_weights_and_biases_is_checked_where_it_counts(monkeypat
         vitrine.compose(["logger=wandb"])
     (fault,) = refusal.value.faults
     assert (fault.key, fault.given, fault.nearest) == ("WANDB_MODE", "ofline", "offline")
-    assert fault.problem == "is not one of online, offline, disabled"
+    assert fault.problem == "is not one of online, offline, disabled, and W&B's client reads it in any case"
     vitrine.compose([])
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_PROJECT", "a/b")
@@ -510,6 +510,13 @@ def test_a_variable_that_weights_and_biases_refuses_is_a_fault(monkeypatch, vari
         vitrine.compose(["logger=wandb", "logger.wandb.mode=offline", "logger.wandb.tags=[mine]"])
     (fault,) = refusal.value.faults
     assert (fault.key, fault.given) == (f"WANDB_{variable}", value)
+
+
+def test_a_variable_that_the_client_takes_or_does_not_read_is_none(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "dryrun")
+    vitrine.compose(["logger=wandb", "logger.wandb.mode=offline"])
+    monkeypatch.setenv("WANDB_TAGS", "")
+    vitrine.compose(["logger=wandb", "logger.wandb.mode=disabled"])
 
 
 def test_a_private_run_uploads_no_checkpoint_as_it_has_the_paths():

@@ -20,6 +20,7 @@ import pytest
 import torch
 import wandb
 from helpers.running import ROOT
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.loggers.logger import Logger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -529,10 +530,15 @@ def test_a_logger_ends_with_lightnings_words(monkeypatch, status, expected):
     logger.finalize.assert_called_once_with(expected)
 
 
-def test_lightnings_logger_of_weights_and_biases_is_refused():
+class OwnWandbLogger(WandbLogger):
+    pass
+
+
+@pytest.mark.parametrize("name", ["lightning.pytorch.loggers.WandbLogger", f"{__name__}.OwnWandbLogger"])
+def test_lightnings_logger_of_weights_and_biases_is_refused(name):
     """All trials of a sweep in one process would be one run there."""
     with pytest.raises(ConfigError, match="use logger=wandb") as refusal:
-        compose(["logger.parts=[lightning.pytorch.loggers.WandbLogger]"])
+        compose([f"logger.parts=[{name}]"])
     assert [fault.key for fault in refusal.value.faults] == ["logger.parts"]
 
 

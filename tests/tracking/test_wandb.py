@@ -155,6 +155,15 @@ def test_a_private_run_sends_no_picture_of_its_images(tmp_path, client, private)
     assert sent == {"curves", "confusion"} | (set() if private else {"attention"})
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_a_private_run_of_before_such_were_refused_sends_no_checkpoint(tmp_path, client, private):
+    config, record = config_of("logger=wandb", "logger.wandb.checkpoints=best"), new_record(tmp_path)
+    config.logger.wandb.private = private
+    record.best.touch()
+    WandbTracker(config.logger.wandb, config, record, None, "").finish("finished", {}, {})
+    assert client.log_artifact.called != private
+
+
 def test_a_picture_that_cannot_be_sent_keeps_back_no_metric(tmp_path, client):
     (tmp_path / "curves.png").touch()
     record, config = new_record(tmp_path), config_of("logger=wandb")

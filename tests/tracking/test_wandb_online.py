@@ -349,6 +349,20 @@ def test_a_run_that_gave_up_ends_only_its_own_client(server):
     assert second._process.wait(PATIENCE) is not None
 
 
+def test_after_a_run_of_the_users_own_has_ended_a_tracker_continues_offline(tmp_path, monkeypatch):
+    wandb.teardown()
+    settings = wandb.Settings(silent=True, console="off")
+    wandb.init(mode="offline", dir=tmp_path, reinit="create_new", settings=settings).finish()
+    monkeypatch.setattr(wandb, "login", lambda **_: False)
+    config, record = compose(["model=vit_nano", "logger=wandb"]), RunRecord.create(tmp_path, "word")
+    record.update(id=record.name)
+    tracker = WandbTracker(config.logger.wandb, config, record, None, "")
+    assert tracker._started.wait(PATIENCE)
+    assert tracker.mode == "offline"
+    tracker.finish("finished", {}, {})
+    wandb.teardown()
+
+
 @pytest.mark.parametrize("first", ["own", "tracker"])
 def test_a_tracker_that_gives_up_ends_no_run_of_the_users_own(tmp_path, monkeypatch, first):
     wandb.teardown()

@@ -10,6 +10,7 @@ from vitrine.errors import Fault
 from vitrine.text import as_override, nearest
 
 LIGHTNINGS_LOGGER = "lightning.pytorch.loggers.wandb.WandbLogger"
+OTHER_MODES = ("dryrun", "run", "shared")  # of the client
 TAGS = "a tag must have 1 to 64 characters for Weights & Biases"
 
 
@@ -20,17 +21,19 @@ def wandb_faults(config: TrainConfig) -> Iterator[Fault]:
     """
     wandb, is_new = config.logger.wandb, config.resume is None
     for part in parts_of(config.logger) if is_new else ():
-        kind = load(part.name)
-        if f"{kind.__module__}.{kind.__qualname__}" == LIGHTNINGS_LOGGER:
+        kinds = getattr(load(part.name), "__mro__", ())
+        if any(f"{kind.__module__}.{kind.__qualname__}" == LIGHTNINGS_LOGGER for kind in kinds):
             problem = "logs all trials of a process as one run of Weights & Biases; use logger=wandb"
             yield Fault("logger.parts", part.name, problem)
     if wandb is None:
         return
     # The client reads and checks these variables, also where the configuration has the values.
-    mode, own_tags = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_TAGS")
-    if mode is not None and mode not in WANDB_MODES:
-        yield Fault("WANDB_MODE", mode, f"is not one of {', '.join(WANDB_MODES)}", nearest(mode, WANDB_MODES))
-    if own_tags is not None and _refused(own_tags.split(",")):
+    own_mode, own_tags = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_TAGS")
+    counts = own_mode is not None and wandb.mode == WandbConfig.mode
+    if own_mode is not None and own_mode not in (*WANDB_MODES, *(() if counts else OTHER_MODES)):
+        problem = f"is not one of {', '.join(WANDB_MODES)}, and W&B's client reads it in any case"
+        yield Fault("WANDB_MODE", own_mode, problem, nearest(own_mode, WANDB_MODES))
+    if own_tags is not None and (own_mode if counts else wandb.mode) != "disabled" and _refused(own_tags.split(",")):
         yield Fault("WANDB_TAGS", own_tags, TAGS)
     if wandb.private and wandb.checkpoints != "none":
         problem = "uploads the whole configuration, of which logger.wandb.private=true keeps back the paths"

@@ -260,7 +260,7 @@ class WandbTracker:
         if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
             run.log(prediction_tables(self.record), step=step)
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
-        for alias in aliases:
+        for alias in aliases if not self.settings.private else ():  # they have all paths
             path = self.record.path / "checkpoints" / f"{alias}.ckpt"
             if path.is_file() and self.record.contains(path):
                 artifact = wandb.Artifact(f"checkpoint-{self.identity}", type="model")

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import wandb
 from pydantic import ValidationError
@@ -45,8 +45,8 @@ def client_problem(error: BaseException) -> str:
 class ClientProcess:
     """The W&B client's process, which serves all W&B runs of this process: the existing one, or a new one.
 
-    It is ended only if vitrine started it and no run of the user's own needs it. The client has no public call that
-    ends its process without waiting, or that starts another after it was killed.
+    It is ended only if no run of the user's own is open in it. The client has no public call that ends its process
+    without waiting, or that starts another after it was killed.
 
     Args:
         run_id: of the run that gives up when it ends the process.
@@ -54,8 +54,6 @@ class ClientProcess:
     Raises:
         RunError: one of W&B's variables is refused.
     """
-
-    _started: ClassVar[list[subprocess.Popen[bytes]]] = []  # by vitrine
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -79,12 +77,11 @@ class ClientProcess:
             self._forget()
 
     def serves_others(self) -> bool:
-        """Whether vitrine did not start the process, or another run is open in it."""
+        """Whether another run is open in the process, or it is that of a program which has started this one."""
         runs = wandb_setup.singleton()._active_runs
-        return self._process not in self._started or any(run.id != self._run_id for run in runs)
+        return self._process is None or any(run.id != self._run_id for run in runs)
 
     def _connect(self) -> None:
-        is_new = wandb_setup.singleton()._connection is None
         try:
             wandb.setup(wandb.Settings(silent=True))  # otherwise it prints about credentials
         except ValidationError as error:
@@ -93,8 +90,6 @@ class ClientProcess:
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(AttributeError):
             self._process = self._connection._proc._process  # type: ignore[union-attr]
-            if is_new:
-                self._started.append(self._process)
 
     def _forget(self) -> None:
         with suppress(BaseException):  # the process is dead, and the client complains
