@@ -469,6 +469,20 @@ def test_curves_differ_in_symbols_and_have_their_numbers_in_a_table(tmp_path, wr
     assert lines[0][:2] == ["1", "45.00"]
 
 
+def test_the_table_of_curves_has_each_value_that_there_is(tmp_path, write_run):
+    for epochs in (100, 97, 61):
+        write_run(tmp_path, epochs=epochs, model={"drop_path": epochs / 1000}, predictions=False)
+    found = compare(load_results([tmp_path]))
+    (heading, *lines), lengths = curves(found, RowStyles(found))[0].numbers, []
+    assert len(lines) == 60
+    for column in range(1, len(heading)):
+        known = [int(line[0]) for line in lines if line[column] != "—"]
+        assert known == [int(line[0]) for line in lines][: len(known)], "a gap"
+        lengths.append(known[-1])
+    assert max(lengths) == 100
+    assert sorted(lengths)[:2] <= [61, 97]
+
+
 def test_seconds_below_one_have_no_prefix_and_single_runs_no_intervals(tmp_path, write_run, small):
     for number in range(3):
         model, metrics = {"drop_path": 0.1 * number}, {"test/acc": 0.9, "train_seconds": 0.3 * (number + 1)}

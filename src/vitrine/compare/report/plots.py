@@ -82,7 +82,7 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     rows = [summary.row for summary in drawn_rows(compared)]
     for name in CURVES:
         metric, traces, last, longest, caption = Metric(name), [], {}, 0, ""
-        columns: dict[str, dict[int, str]] = {}  # of the table: of rows with a colour
+        columns: dict[str, dict[int, float]] = {}  # of the table: of rows with a colour
         for row in rows[::-1]:  # the best on top
             epochs, mean, low, high = curve(row, name, MAX_POINTS)
             if not len(epochs):
@@ -93,7 +93,8 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             mode = "lines" if len(epochs) > 1 else "markers"  # a line through one point is invisible
             if row in styles.coloured:
                 mode = "lines+markers"
-                columns[styles.name(row)] = dict(zip(epochs, map(metric.number, mean.tolist()), strict=True))
+                all_epochs, means, *_ = curve(row, name)
+                columns[styles.name(row)] = dict(zip(all_epochs, means.tolist(), strict=True))
             if np.isfinite(mean[-1]):
                 last[styles.name(row)] = mean[-1]
             if len(row.runs) > 1 and len(epochs) > 1:
@@ -124,13 +125,20 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
             "yaxis": {"title": {"text": metric.heading}},
             "hovermode": "closest",
         }
-        numbers = [["epoch", *reversed(columns)]]
-        numbers += [
-            [str(epoch), *(column.get(epoch, MISSING) for column in reversed(columns.values()))]
-            for epoch in sorted(set().union(*columns.values()))
-        ]
-        plots.append(Plot("Learning curves", caption, traces, layout, numbers if columns else [], metric.title))
+        numbers = _by_epoch(columns, metric)
+        plots.append(Plot("Learning curves", caption, traces, layout, numbers, metric.title))
     return plots
+
+
+def _by_epoch(columns: dict[str, dict[int, float]], metric: Metric) -> list[list[str]]:
+    """Return a table of each column's values by epoch, of up to ``MAX_POINTS`` epochs; the last column first."""
+    every = sorted(set[int]().union(*columns.values()))
+    chosen = np.linspace(0, len(every) - 1, min(len(every), MAX_POINTS)).round().astype(int)
+    rows = [
+        [str(epoch), *(metric.number(one[epoch]) if epoch in one else MISSING for one in reversed(columns.values()))]
+        for epoch in (every[index] for index in chosen)
+    ]
+    return [["epoch", *reversed(columns)], *rows] if columns else []
 
 
 def whole_ticks(longest: int) -> dict[str, int]:
