@@ -210,7 +210,7 @@ def _of_shared_classes(labels: np.ndarray, members: np.ndarray) -> np.ndarray:
         labels: (N,) int64.
         members: (N,) int64, the number of the group of each image.
     """
-    label, group = np.unique(np.stack([labels, members]), axis=1)
+    label, group = np.divmod(np.unique(labels * (members.max() + 1) + members), members.max() + 1)
     return np.setdiff1d(members, group[np.bincount(label)[label] == 1])
 
 
