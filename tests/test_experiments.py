@@ -47,7 +47,9 @@ def test_vit_base_has_the_shapes_that_its_notes_walk_through(tmp_path, image_fol
     assert shapes == {"patches": (2, 196, 768), "embedded": (2, 197, 768), "logits": (2, 1000)}
 
 
-@pytest.mark.parametrize(("name", "accelerator"), [("cpu", "auto"), ("fast", "gpu"), ("best", "gpu"), ("stem", "gpu")])
+@pytest.mark.parametrize(
+    ("name", "accelerator"), [("cpu", "auto"), ("fast", "gpu"), slow("best", "gpu"), ("stem", "gpu")]
+)
 @pytest.mark.whole
 def test_a_recipe_for_cifar10_trains_from_shards(name, accelerator, tmp_path):
     """On random images of CIFAR-10's size: the real ones take too long to decode for each recipe."""

@@ -240,7 +240,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", slow("cpu_ddp")])
+@pytest.mark.slow
+@pytest.mark.parametrize("accelerator", ["cpu", "cpu_ddp"])
 def test_torchrun_restarts_a_single_process(tmp_path, accelerator):
     """Trained in it, or in two ranks that vitrine spawns from it; killed in the second epoch."""
     (tmp_path / "alone.py").write_text(ALONE)

@@ -147,7 +147,7 @@ def test_no_pass_takes_more_images_than_a_part_of_a_step_or_256(small, monkeypat
     assert max(counts[False]) == 256
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_label_smoothing_raises_the_loss_of_a_confident_model(small):
     plain, smooth = Watch(), Watch()
     overrides = ("trainer.max_epochs=8", "data.batch_size=32", "optimizer.lr=3.0e-3")
