@@ -201,7 +201,8 @@ def show_result(
 ) -> None:
     """Print a table of a run's metrics, best epoch or the ``epoch`` that was asked for, speed and folder.
 
-    ``without_test`` leaves the test accuracy out, as of a sweep's trial: the sweep shows the best configuration's.
+    ``without_test`` leaves the test accuracy out: where validation images were measured, and of a sweep's trial, as the
+    sweep shows the best configuration's.
     """
     rows = {}
     for stage, title in (("val", "validation"), ("test", "test"))[: 1 if without_test else 2]:

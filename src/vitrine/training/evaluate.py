@@ -175,6 +175,5 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
             splits = ["test"] if split == "test" else validation_splits(data)
             check_data(record, data, accept=options.accept_changed_data, splits=splits, key="data_root")
             evaluation = evaluate_split(config, classifier_from(config, checkpoint), data, hardware, split)
-        without_test = split != "test"
-        show_result(Console(), record, evaluation.metrics, without_test=without_test, epoch=options.checkpoint)
+        show_result(Console(), record, evaluation.metrics, without_test=split != "test", epoch=options.checkpoint)
     return evaluation.metrics
