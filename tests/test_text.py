@@ -10,11 +10,17 @@ from vitrine.text import (
     file_size,
     listed,
     nearest,
+    one_line,
     plural,
     print_table,
     short_number,
     similar_path_hint,
 )
+
+
+def test_a_line_takes_linear_time_of_many_spaces():
+    assert one_line(" a \t\r\n \n b  c ") == "a b  c"
+    assert len(one_line("a" + 300_000 * " " + "b")) == 300_002  # minutes, in quadratic time
 
 
 @pytest.mark.parametrize(

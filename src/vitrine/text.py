@@ -33,7 +33,8 @@ def nfc(text: str) -> str:
 
 def one_line(text: object) -> str:
     """Return a text as one printable line; each run of white space with a newline or a tab becomes a space."""
-    return printable(re.sub(r"\s*[\t\r\n]\s*", " ", str(text)).strip())
+    parts = re.split(r"[\t\r\n]+", str(text))  # a pattern with \s* around takes quadratic time on many spaces
+    return printable(" ".join(filter(None, map(str.strip, parts))))
 
 
 def without_formula(text: str) -> str:
