@@ -272,6 +272,15 @@ def test_a_checkpoint_that_describes_no_model_is_refused(record, model):
         _ = load_run(record.path).model
 
 
+def test_a_checkpoint_whose_configuration_unfolds_without_bound_is_refused(record, model, config):
+    values: list = ["x"] * 10
+    for _ in range(9):
+        values = [values] * 10
+    save(record, model, {"model": asdict(config.model) | {"dim": values}})
+    with pytest.raises(RunError, match=r"of its config, it holds more than [\d,]+ values"):
+        _ = load_run(record.path).model
+
+
 @pytest.mark.parametrize(("facts", "from_files"), [({"sizes": "1f"}, True), ({"pixels": "2e"}, False)])
 def test_pictures_are_prepared_as_in_training_whatever_data_is_here_now(record, config, tmp_path, facts, from_files):
     """CIFAR-10 may be image files or arrays, which are resized in different ways."""

@@ -18,7 +18,7 @@ from vitrine.models import build_model
 from vitrine.runs import RunRecord
 from vitrine.runs.user_code import refuse_edited_model
 from vitrine.text import listed
-from vitrine.untrusted import refuse_inflating, refuse_pipe
+from vitrine.untrusted import check_nesting, refuse_inflating, refuse_pipe
 
 UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE)  # the file itself may be whole
 MAX_TABLES = 2**32  # bytes of tables that a model computes; ViT-L with position=relative at 1024 pixels has 3.2e9
@@ -58,6 +58,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its state_dict does not hold weights by name")
     if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
         raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: its config has no model")
+    try:
+        check_nesting(config)  # a list of pickle may hold one list many times
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{path} is not a checkpoint of vitrine: of its config, {error}") from None
     return checkpoint
 
 
