@@ -100,6 +100,15 @@ def test_a_replay_sends_no_file_that_a_link_in_the_run_folder_leads_to(tmp_path,
     assert sent[1:-1] == [{"lr_range"}, {"confusion"}]
 
 
+def test_a_replay_reads_no_picture_but_png(tmp_path, client):
+    """Pillow would hand PostScript to Ghostscript."""
+    record = new_record(tmp_path, status="finished")
+    record.write_metrics({"val/acc": 0.5})
+    Image.new("L", (3, 3)).save(record.path / "curves.png", format="EPS")
+    with pytest.raises(RunError, match=r"pictures, tables or checkpoints were not sent: cannot identify image file"):
+        push(record, config_of("logger=wandb"), PLACE)
+
+
 def test_a_replay_waits_for_longer_than_a_run_does(tmp_path, client, monkeypatch):
     monkeypatch.setattr(tracking, "INTERRUPTED_SECONDS", 0.01)
     monkeypatch.setattr(WandbTracker, "_start", lambda self: time.sleep(0.5) or client)

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import wandb
+from PIL import Image
 
 from vitrine.config.loggers import WANDB_LABELS, WandbConfig
 from vitrine.config.schema import TrainConfig
@@ -40,6 +41,7 @@ from vitrine.runs.record import now
 from vitrine.text import class_name, report
 from vitrine.tracking.wandb_client import ClientProcess, client_problem, client_settings
 from vitrine.tracking.wandb_values import config_values, run_facts, run_title, shortened
+from vitrine.untrusted import refuse_pipe
 
 END_SECONDS = 1.0  # for the client's process to end, once W&B is done
 INTERRUPTED_SECONDS = 10.0  # for W&B, after training was interrupted; Ctrl-C ends the wait
@@ -256,7 +258,9 @@ class WandbTracker:
     def _send_files(self, run: wandb.Run, step: int, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
         for name, path in plots.items():
             if not (self.settings.private and name == "attention"):  # it shows test images
-                run.log({name: wandb.Image(str(path), caption=CAPTIONS.get(name))}, step=step)
+                refuse_pipe(path)
+                with Image.open(path, formats=("PNG",)) as picture:  # the client would have Pillow read any format
+                    run.log({name: wandb.Image(picture, caption=CAPTIONS.get(name))}, step=step)
         if "test/acc" in metrics and self.record.contains(self.record.path / "predictions.npz"):
             run.log(prediction_tables(self.record), step=step)
         aliases = {"none": [], "best": ["best"], "all": ["last", "best"]}[self.settings.checkpoints]
