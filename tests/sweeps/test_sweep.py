@@ -47,6 +47,18 @@ def test_the_order_of_overrides_makes_no_other_configuration():
     assert (best.label, best.count, best.mean, best.left_out) == ("patch=2,depth=4", 2, 0.8, 1)
 
 
+@pytest.mark.parametrize(
+    ("monitored", "metric"),
+    [("val/macro_f1", "val/macro_f1"), ("val/macro_f1,last", "val/acc"), ("val/loss", "val/acc"), ("last", "val/acc")],
+)
+def test_a_grid_selects_by_what_all_its_trials_monitor(tmp_path, capsys, monitored, metric):
+    planned = grid(tmp_path, "seed=0,1", f"callbacks.monitor={monitored}")
+    print_sweep(planned, [TrialResult("finished", {"val/acc": 0.25, "val/macro_f1": 0.75})] * len(planned.trials))
+    table, best = capsys.readouterr().out.split("best on validation: ")
+    assert metric in table.splitlines()[1].split()
+    assert f"({metric} 0." in best.splitlines()[0]
+
+
 def test_the_best_configuration_is_the_first_of_the_ranking():
     """Of the configuration with the best mean, a trial has no value of the metric."""
     varies = [{"patch": patch, "seed": seed} for patch in "24" for seed in "01"]

@@ -195,11 +195,11 @@ def print_sweep(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     print()
     varies = [trial.varies for trial in sweep.trials]
     if len(sweep.trials) <= LONGEST:
-        print_table(_table_of_trials(sweep.keys, METRIC, varies, results))
+        print_table(_table_of_trials(sweep.keys, sweep.metric, varies, results))
     else:
         _print_configurations(sweep, results)
     folders = [trial.folder for trial in sweep.trials]
-    _print_best(sweep.shared, varies, results, METRIC, [*zip(varies, results, folders, strict=True)])
+    _print_best(sweep.shared, varies, results, sweep.metric, [*zip(varies, results, folders, strict=True)])
     print_location(sweep)
     _warn_of_mixtures(varies, results)
     print_failures(sweep, results)
@@ -265,9 +265,9 @@ def _table_of_trials(
 
 def _print_configurations(sweep: Sweep, results: Sequence[TrialResult]) -> None:
     """Print the best ``LONGEST`` configurations with finished trials, and the command that lists all trials."""
-    found = ranked_configurations([trial.varies for trial in sweep.trials], results)
+    found = ranked_configurations([trial.varies for trial in sweep.trials], results, sweep.metric)
     keys = [key for key in sweep.keys if any(key in one.varies for one in found)]
-    table = trial_table(keys, ["runs", f"mean {METRIC}"], [])
+    table = trial_table(keys, ["runs", f"mean {sweep.metric}"], [])
     for one in found[:LONGEST]:
         table.add_row(*varying_cells(keys, one.varies), str(one.count), format_metric(one.mean))
     if found:

@@ -44,7 +44,7 @@ OF_FOLDS = ("data.folds", "data.fold")
 FORMAT = 1  # of sweep.json
 DECIDES = {"decides": True}  # is part of the name of a decision
 REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
-METRIC = "val/acc"  # selects the best configuration of a grid
+METRIC = "val/acc"  # selects the best configuration of a grid whose trials monitor no metric, or several
 WRITTEN = ("jobs", "locks", "logs", "study.journal")  # folders that are written into, and a file that is appended to
 SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "own_name": str,
@@ -135,7 +135,8 @@ class Sweep:
                 trust=trust,
             )
             trials.setdefault(path, trial)
-        return cls(folder, list(trials.values()), common, keys, combinations=len(points), own_name=own_name)
+        metric = _monitored(points)
+        return cls(folder, list(trials.values()), common, keys, metric, combinations=len(points), own_name=own_name)
 
     def results(self) -> list[TrialResult]:
         """Read the result of each trial from its folder."""
@@ -233,6 +234,12 @@ class BestConfiguration:
             keyed = [(key, text) for key, text in keyed if key not in OF_FOLDS]
             keyed += [(key, f"{key}=null") for key in OF_FOLDS]
         return [text for key, text in keyed if not is_of_multirun(key)]
+
+
+def _monitored(points: Sequence[Point]) -> str:
+    """The metric by which every trial selects its epoch; ``METRIC`` if it is a loss, which depends on ``loss``."""
+    first, *others = {point.config.callbacks.monitor for point in points}
+    return METRIC if others or first in ("val/loss", "last") else first
 
 
 def best_configuration(
