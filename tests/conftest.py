@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.forking import ForkingServer
 from helpers.running import ROOT, run_script
 
 import vitrine
@@ -35,6 +36,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LEVELS = ["quick", "whole", "slow"]
 LEFT_OUT = pytest.StashKey[str]()
+FORKING = pytest.StashKey[ForkingServer]()
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -55,9 +57,14 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Let a worker of pytest-xdist end after all that is registered to run at its end; to clear modules takes 4 s."""
+    """Start the process that scripts of all workers are forked from: each would import the libraries for seconds.
+
+    Let a worker of pytest-xdist end after all that is registered to run at its end; to clear modules takes 4 s.
+    """
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
+    else:
+        config.stash[FORKING] = ForkingServer()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,7 @@
 
 Which is to import PyTorch and Lightning, compose a configuration, measure a matrix product, and draw.
 
-As a program, it is that process: it reads requests and reports the id of each process.
+As a program, it is that process: at a socket, it takes requests and reports the id of each process.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import os
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ PRELOADED = [
     "vitrine.training.fit",
     "vitrine.training.resume",
 ]
+FOLDER = "FORKING_SERVER"  # the environment variable that names the folder of the process to fork from
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # PyArrow's allocator would start one
 
 
@@ -101,55 +103,79 @@ class Forked:
 
 
 class ForkingServer:
-    """Starts scripts, each in a new process, until this process ends."""
+    """The process to fork from, for scripts of this process and of those that it starts; it ends with this one.
+
+    It imports the libraries when it is first asked for a script.
+    """
 
     def __init__(self) -> None:
-        process = subprocess.Popen(
-            [sys.executable, __file__],
-            env={**os.environ, **WITHOUT_THREADS},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process, self._requests, self._reports = process, process.stdin, process.stdout
-
-    def start(
-        self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], new_session: bool = True
-    ) -> Forked:
-        """Start ``script`` as ``python SCRIPT ARGUMENTS`` does in ``cwd`` with this environment."""
-        command = [sys.executable, str(script), *arguments]
-        folder = tempfile.TemporaryDirectory()
-        os.mkfifo(Path(folder.name, "end"))
-        for name in ("out", "err"):
-            Path(folder.name, name).touch()
-        request = {"command": command, "cwd": str(cwd), "env": dict(env), "folder": folder.name, "alone": new_session}
-        self._requests.write(json.dumps(request) + "\n")
-        self._requests.flush()
-        pid = self._reports.readline()
-        assert pid, f"the process that scripts are forked from has ended with {self._process.wait()}"
-        return Forked(command, int(pid), folder)
-
-    def run(
-        self, script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Run ``script`` to its end.
-
-        Raises:
-            subprocess.TimeoutExpired: it took too long, and was killed.
-        """
-        started = self.start(script, *arguments, cwd=cwd, env=env, new_session=False)
-        try:
-            out, err = started.communicate(timeout)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-            raise
-        return subprocess.CompletedProcess(started.args, started.wait(), out, err)
+        self._folder = tempfile.TemporaryDirectory()
+        os.environ[FOLDER] = self._folder.name
+        with socket.socket(socket.AF_UNIX) as listener, Path(self._folder.name, "err").open("w") as errors:
+            listener.bind(f"{self._folder.name}/socket")
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(listener.fileno())],
+                env={**os.environ, **WITHOUT_THREADS},
+                stdin=subprocess.PIPE,  # nothing is written; its end is that of this process
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[listener.fileno()],
+            )
 
 
-def _serve() -> None:
+def start(script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], new_session: bool = True) -> Forked:
+    """Start ``script`` as ``python SCRIPT ARGUMENTS`` does in ``cwd`` with this environment."""
+    command = [sys.executable, str(script), *arguments]
+    folder = tempfile.TemporaryDirectory()
+    os.mkfifo(Path(folder.name, "end"))
+    for name in ("out", "err"):
+        Path(folder.name, name).touch()
+    request = {"command": command, "cwd": str(cwd), "env": dict(env), "folder": folder.name, "alone": new_session}
+    server = Path(os.environ[FOLDER])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(server / "socket"))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        pid = connection.makefile().readline()
+    assert pid, f"the process that scripts are forked from has ended: {(server / 'err').read_text()}"
+    return Forked(command, int(pid), folder)
+
+
+def run(
+    script: Path, *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` to its end.
+
+    Raises:
+        subprocess.TimeoutExpired: it took too long, and was killed.
+    """
+    started = start(script, *arguments, cwd=cwd, env=env, new_session=False)
+    try:
+        out, err = started.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        started.kill()
+        started.wait()
+        raise
+    return subprocess.CompletedProcess(started.args, started.wait(), out, err)
+
+
+def _serve(listener: socket.socket) -> None:
+    if _is_asked(listener):
+        _load()
+    while _is_asked(listener):
+        with listener.accept()[0] as connection:
+            if os.fork() == 0:
+                listener.close()
+                _wait_for_script(connection)
+    os._exit(0)
+
+
+def _is_asked(listener: socket.socket) -> bool:
+    """Wait for a request; return false once the process that started this one has ended."""
+    return sys.stdin not in select.select([listener, sys.stdin], [], [])[0]
+
+
+def _load() -> None:
     gc.disable()  # imports make no garbage, and searching for some takes a second
     for name in PRELOADED:
         import_module(name)
@@ -158,10 +184,6 @@ def _serve() -> None:
     assert len(threads) == 1, threads
     gc.freeze()  # so that collecting garbage copies none of this memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that wait for a script
-    while line := sys.stdin.readline():
-        if os.fork() == 0:
-            _wait_for_script(json.loads(line))
-    os._exit(0)
 
 
 def _warm_up() -> None:
@@ -180,10 +202,13 @@ def _warm_up() -> None:
     confusion(np.eye(2), np.ones(2), ["a", "b"], width=4.0).savefig(os.devnull, format="png")
 
 
-def _wait_for_script(request: dict[str, Any]) -> NoReturn:
-    """Start a script in a new process, and report its exit code at its end."""
+def _wait_for_script(connection: socket.socket) -> NoReturn:
+    """Start the script that is asked for in a new process, and report its exit code at its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request = json.loads(connection.makefile().readline())
     if (pid := os.fork()) == 0:
+        connection.sendall(f"{os.getpid()}\n".encode())
+        connection.close()
         _run(request)
     _, status = os.waitpid(pid, 0)
     with suppress(FileNotFoundError):  # the test waits no longer
@@ -196,7 +221,6 @@ def _run(request: dict[str, Any]) -> NoReturn:
     if request["alone"]:
         os.setsid()
         sys.stdout.reconfigure(line_buffering=True)  # for printed()
-    print(os.getpid(), flush=True)
     gc.enable()
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -226,4 +250,4 @@ def _run(request: dict[str, Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from helpers.forking import Forked, ForkingServer
+from helpers import forking
+from helpers.forking import Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,18 +45,12 @@ def run_script(
 
     Its path is relative to the checkout. Variables that libraries read while imported have no effect in ``env``.
     """
-    return _server().run(ROOT / script, *arguments, cwd=cwd, env=_environment(env), timeout=TIMEOUT)
+    return forking.run(ROOT / script, *arguments, cwd=cwd, env=_environment(env), timeout=TIMEOUT)
 
 
 def start_script(script: str, *arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Forked:
     """Start a script as :func:`run_script` does, in a session of its own, and return while it runs."""
-    return _server().start(ROOT / script, *arguments, cwd=cwd, env=_environment(env))
-
-
-@cache
-def _server() -> ForkingServer:
-    """Start the process to fork from; it ends with this one."""
-    return ForkingServer()
+    return forking.start(ROOT / script, *arguments, cwd=cwd, env=_environment(env))
 
 
 def _environment(changes: dict[str, str] | None) -> dict[str, str]:
