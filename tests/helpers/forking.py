@@ -231,7 +231,8 @@ def _run(request: dict[str, Any]) -> NoReturn:
         os.close(file)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 # the old one may have read ahead
     sys.orig_argv, sys.argv = request["command"], request["command"][1:]
-    sys.path[0] = str(Path(request["command"][1]).parent)
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:1] = [str(Path(request["command"][1]).parent), *others]
     code = 0
     try:
         runpy.run_path(request["command"][1], run_name="__main__")

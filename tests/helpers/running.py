@@ -16,6 +16,8 @@ from helpers.forking import Forked
 
 ROOT = Path(__file__).parents[2]
 
+WITH_HELPERS = {"PYTHONPATH": str(ROOT / "tests")}  # the environment of a script that imports them
+
 TIMEOUT = 600.0  # seconds: for what hangs, not for what is slow
 
 # Overrides of the smallest training with every step: two epochs of a narrow model on the bundled digits.

@@ -1,10 +1,6 @@
 """``sweep=decide``: which seeds it trains, when it stops, what it prints, and what a rerun of the command finds."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
@@ -15,6 +11,7 @@ import pytest
 from helpers import deciding
 from helpers.deciding import FOUR, THREE, decide
 from helpers.levels import quick, slow
+from helpers.running import WITH_HELPERS, start_script
 from helpers.searching import run, train
 
 from vitrine.command.compose import points
@@ -155,15 +152,14 @@ def test_a_rerun_finds_what_is_done_and_trains_the_rest(tmp_path):
 @pytest.mark.parametrize("configurations", [slow(THREE), FOUR])
 def test_a_killed_process_and_two_at_once_train_no_seed_twice(tmp_path, configurations):
     overrides = [*configurations, "sweep.max_seeds=4"]
-    command = [sys.executable, deciding.__file__, str(tmp_path), "0.3", *overrides]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.Popen(command, env=environment)
+    command = [deciding.__file__, str(tmp_path), "0.3", *overrides]
+    killed = start_script(*command, cwd=tmp_path, env=WITH_HELPERS)
     while not list(tmp_path.glob("sweeps/*/*/metrics.json")):
         assert killed.poll() is None
         time.sleep(0.05)
-    os.kill(killed.pid, signal.SIGKILL)
+    killed.kill()
     killed.wait()
-    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    both = [start_script(*command, cwd=tmp_path, env=WITH_HELPERS) for _ in range(2)]
     assert [one.wait(timeout=300) for one in both] == [0, 0]
     queue = decide(tmp_path, *overrides)
     assert queue.done

@@ -5,8 +5,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +14,7 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from helpers import searching
+from helpers.running import WITH_HELPERS, start_script
 from helpers.searching import TWO, accuracy, run, search, train
 from optuna.trial import TrialState, create_trial
 
@@ -54,8 +53,7 @@ def last_line(one):
 
 def process(folder, seconds, *overrides):
     """Another process of the search."""
-    command = [sys.executable, searching.__file__, str(folder), str(seconds), *overrides]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    return start_script(searching.__file__, str(folder), str(seconds), *overrides, cwd=folder, env=WITH_HELPERS)
 
 
 @pytest.mark.whole
