@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.levels import slow
-from helpers.running import ROOT, SMALL, only_run, python, run_script
+from helpers.running import SMALL, only_run, run_script
 
 from vitrine import compose, fit, resume
 from vitrine.errors import Interrupted
@@ -32,11 +32,13 @@ can_compile = pytest.mark.skipif(
     reason="there is no C++ compiler, or Python's headers are missing",
 )
 
-# Dropout and two depths of stochastic depth are on, in float32, where rounding stays small.
+# Dropout and two depths of stochastic depth are on, and each epoch's last batch is smaller; in float32, where rounding
+# stays small.
 OVERRIDES = [
     *SMALL,
     "depth=2",
     "model.drop_path=0.2",
+    "data.drop_last=false",
     "model.mlp_dropout=0.1",
     "trainer.precision=32-true",
     "trainer.log_every_n_steps=1",
@@ -79,38 +81,23 @@ def uncompiled(tmp_path_factory):
 def test_a_compiled_training_is_the_same_training(trained, uncompiled, what, capfd, monkeypatch):
     eager, forward = [], Block.forward
 
-    def watched(block, *tokens):
+    def watched(block, tokens, *rest):
         if block.training and not torch.compiler.is_compiling():
-            eager.append(block)
-        return forward(block, *tokens)
+            eager.append(len(tokens))
+        return forward(block, tokens, *rest)
 
     if changed := comparable(what):
         uncompiled = trained("uncompiled", "trainer.compile=nothing", *changed)
     monkeypatch.setattr(Block, "forward", watched)
+    torch._dynamo.utils.counters.clear()
     record = trained(what, f"trainer.compile={what}", *changed)
-    assert not eager
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, "of all blocks and batches"
+    assert eager == [13] * 4, "two blocks in two epochs: 1,293 images in batches of 256"
     assert record.facts["compiled"] == what
     assert record.facts["speed"]["compile_seconds"] > 0.1
     np.testing.assert_allclose(losses(record), losses(uncompiled), rtol=1e-4)
     assert record.metrics["val/loss"] == pytest.approx(uncompiled.metrics["val/loss"], rel=1e-4)
     assert "recompile_limit" not in capfd.readouterr().err
-
-
-@can_compile
-def test_a_last_smaller_batch_is_trained_on_without_compiling_again(trained):
-    plain = trained("plain", "data.drop_last=false", "trainer.compile=nothing")
-    torch._dynamo.utils.counters.clear()
-    record = trained("compiled", "data.drop_last=false", "trainer.compile=blocks")
-    assert record.facts["steps_per_epoch"] == 6, "1,293 images in batches of 256"
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    np.testing.assert_allclose(losses(record), losses(plain), rtol=1e-4)
-
-
-@can_compile
-def test_blocks_that_differ_in_stochastic_depth_are_compiled_once(trained):
-    torch._dynamo.utils.counters.clear()
-    trained("deep", "trainer.compile=blocks", "depth=3", "model.drop_path=0.3", "trainer.max_epochs=1")
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 @can_compile
@@ -227,25 +214,18 @@ def test_what_the_compiler_lacks_is_reported_and_training_continues(trained, mon
 
 
 @can_compile
-def test_a_failed_compilation_is_reported_once_and_training_continues(tmp_path):
-    """The real compiler, in a process of its own: it is given a C++ compiler that fails."""
-    broken = tmp_path / "bin" / "g++"
-    broken.parent.mkdir()
+def test_a_failed_compilation_is_reported_once_and_training_continues(trained, monkeypatch, tmp_path, capfd):
+    """The real compiler: it is given a C++ compiler that fails."""
+    broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    done = python(
-        str(ROOT / "train.py"),
-        *OVERRIDES,
-        *ONE_BATCH,
-        "trainer.compile=blocks",
-        f"paths.output_dir={tmp_path}",
-        cwd=tmp_path,
-        env={"CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("not used: it failed") == 1
-    assert "Traceback" not in done.stdout + done.stderr
-    assert RunRecord(only_run(tmp_path)).facts["compiled"] == "nothing"
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, str(broken)))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    record = trained("broken", *ONE_BATCH, "trainer.compile=blocks")
+    out, err = capfd.readouterr()
+    assert out.count("not used: it failed") == 1
+    assert "Traceback" not in out + err
+    assert record.facts["compiled"] == "nothing"
 
 
 @pytest.fixture
