@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers.running import ROOT, SMALL
+from helpers.running import SMALL, start_script
 from helpers.searching import TWO, search, train
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
@@ -39,14 +38,7 @@ LONG = [*SMALL, "trainer.max_epochs=50", "trainer.precision=32-true", "trainer.c
 
 def command(folder, env, *overrides):
     """Start a sweep with the given overrides in ``folder``."""
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), "-m", "launcher.threads=1", "paths.output_dir=out", *overrides],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_script("train.py", "-m", "launcher.threads=1", "paths.output_dir=out", *overrides, cwd=folder, env=env)
 
 
 def ended(running, seconds=240):
@@ -94,8 +86,7 @@ def test_a_preempted_job_is_resumed_from_its_checkpoint(tmp_path, slurm):
     assert f"2 jobs left with Slurm; to cancel: scancel {job.removesuffix('_0')}\n" in out
     assert (jobs()[job], jobs()[waiting]) == ("RUNNING", "PENDING")
     second = command(tmp_path, shell, *overrides)
-    while "2 jobs submitted earlier" not in (said := second.stdout.readline()):
-        assert said, second.stderr.read()
+    until(lambda: "2 jobs submitted earlier" in second.printed()[0])
     ask("scancel", waiting)
     ask("scancel", "--signal=TERM", job)  # as at the start of a grace time, or before the job's time limit
     until(lambda: jobs()[job] == "PENDING")
