@@ -15,8 +15,17 @@ BUNDLES = {
     "overlapping": {"patch_stride": 2, "attention_kernel": "explicit", "class_token": False, "pool": "mean"},
     "bare": {"out_projection": False, "final_norm": False, "embed_norm": True, "attention_kernel": "sdpa"},
 }
-each_position = pytest.mark.parametrize("position", quick(vit.POSITIONS, ["rope"]))
-each_attention = pytest.mark.parametrize("attention", vit.ATTENTIONS)
+# Only some positions act in attention; the others are tried with one kind, and by hand with the rest.
+PAIRS = [
+    (position, attention)
+    if attention == "joint" or position in vit.POSITIONS_IN_ATTENTION
+    else slow(position, attention)
+    for position in vit.POSITIONS
+    for attention in vit.ATTENTIONS
+]
+each_pair = pytest.mark.parametrize(
+    ("position", "attention"), quick(PAIRS, [("rope", attention) for attention in vit.ATTENTIONS])
+)
 each_bundle = pytest.mark.parametrize("bundle", quick(BUNDLES.values(), [BUNDLES["map"]]), ids=BUNDLES)
 has_compiler = any(map(shutil.which, ("g++", "clang++")))
 
@@ -87,18 +96,16 @@ def test_every_choice_is_in_one_of_the_bundles(small):
         assert choices == set(getattr(vit, f"{name.upper()}S"))
 
 
-@each_attention
-@each_position
+@each_pair
 @pytest.mark.whole
-def test_every_position_with_every_attention_is_one_graph(build, images_for, graphs, position, attention):
+def test_positions_and_attentions_are_one_graph_together(build, images_for, graphs, position, attention):
     model = build(position=position, attention=attention, depth=depth(position, attention))
     assert_one_graph(model, images_for(model.config), graphs)
 
 
-@each_attention
-@each_position
+@each_pair
 @pytest.mark.whole
-def test_every_position_with_every_attention_is_exported_for_any_batch(build, images_for, position, attention):
+def test_positions_and_attentions_are_exported_together_for_any_batch(build, images_for, position, attention):
     model = build(position=position, attention=attention, depth=depth(position, attention))
     assert_exported(model, images_for(model.config, 5))
 
