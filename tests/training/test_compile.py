@@ -185,9 +185,8 @@ def test_compilation_that_gains_nothing_is_undone(trained, monkeypatch, uncompil
 
 
 @can_compile
-def test_measuring_changes_neither_weights_nor_statistics(trained, uncompiled):
+def test_measuring_changes_neither_weights_nor_statistics(trained):
     """The trial of auto is the only difference; conv_stem would keep its batches' statistics."""
-    assert losses(trained("tried", "trainer.compile=auto")) == losses(uncompiled)
     stem = ["patch_embed=conv_stem", "trainer.max_epochs=1"]
     one, other = trained("one", *stem, "trainer.compile=auto"), trained("other", *stem, "trainer.compile=nothing")
     assert losses(one) == losses(other)
