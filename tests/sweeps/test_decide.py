@@ -60,6 +60,8 @@ def test_clear_differences_take_few_seeds(tmp_path, capsys):
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[0].startswith("position=rope is better than position=learned after ")
     assert lines[0].endswith("; on these validation images")
+    assert "; of position=rope, 0 of 3 runs failed or diverged (95 % interval 0% to 71%);" in lines[0]
+    assert "failed" not in lines[1], "a rate of failure says nothing against worse"
     assert f"{queue.decision.runs} of 60 runs; with 95 % confidence, all intervals hold after every seed" in lines
     assert finding("position=rope", queue.decision, queue.metric, 1440).endswith("; on these 1,440 validation images")
 
@@ -177,7 +179,7 @@ def test_a_failed_run_has_no_value_and_is_retried_by_a_rerun(tmp_path, capsys):
     assert queue.decision.verdicts["position=rope"] == "undecided", "only survivors would be averaged"
     assert print_decision(queue, queue.sweep.results()) == 1
     printed = capsys.readouterr()
-    assert "1 and 0 of 5 runs failed or diverged" in printed.out
+    assert "; of position=rope, 1 of 5 runs failed or diverged (95 % interval 1% to 72%);" in printed.out
     assert "position=rope,seed=1: out of memory" in printed.err
     again = run(decide(tmp_path, *THREE, "sweep.max_seeds=5"), accuracy)
     assert again.decision.verdicts["position=rope"] == "better"

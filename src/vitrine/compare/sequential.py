@@ -87,9 +87,10 @@ class Decision:
     The probability is exact for normal values and pairs in the first case, if verdicts are about these images, and a
     result of simulations otherwise (docs/decisions.md).
 
-    ``better`` is the larger value, unless ``lower_is_better``. A failed run takes no part in means; an arm that failed
-    more often than the baseline is never called better or equal, nor is one called worse or equal that failed less
-    often.
+    ``better`` is the larger value, unless ``lower_is_better``. A failed run takes no part in means; an arm that has
+    failed more often than the baseline so far is not called better or equal, nor is one called worse or equal that has
+    failed less often. That is no test of failure rates: one that fails in every third run may be called better after
+    four seeds without a failure.
 
     Args:
         arms: names, the baseline among them.

@@ -14,6 +14,7 @@ from typing import Any
 from vitrine.command.compose import Point, Variants
 from vitrine.command.multirun import name_of_sweep, varying_keys
 from vitrine.compare.caveats import best_epoch_caveat
+from vitrine.compare.failures import FailureRate
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
@@ -269,8 +270,11 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
         parts.append(
             "given up: " + ("too few runs finished" if math.isinf(look.low) else "a verdict had become improbable")
         )
-    if any(look.failures):
-        parts.append(f"{look.failures[0]} and {look.failures[1]} of {plural(look.seeds, 'run')} failed or diverged")
+    ours, theirs = (FailureRate(failed, look.seeds) for failed in look.failures)
+    failed = [f"of {arm}, {ours}"] if ours.failed or verdict == "better" else []
+    failed += [f"of {decision.baseline}, {theirs}"] if theirs.failed else []
+    if failed:
+        parts.append(" and ".join(failed))
     if math.isfinite(look.correlation):
         parts.append(f"r = {look.correlation:.2f}")
     if not look.new_images:
