@@ -306,6 +306,42 @@ def test_with_predictions_verdicts_hold_for_new_images():
     assert wrong[False] > 0.08 * 300, "on these images, the difference is real"
 
 
+def test_with_groups_verdicts_hold_for_new_groups():
+    """Of three patients, with 12, 20 and 28 images: 18 false verdicts by a normal quantile, 49 over images."""
+    rng, wrong, patients = np.random.default_rng(4), 0, np.repeat([7, 2, 5], [12, 20, 28])
+    for _ in range(150):
+        chance = 0.7 + 0.3 * rng.uniform(-1, 1, (2, 8))  # of equal configurations, by patient
+        correct = rng.random((2, 4, 60)) < chance[:, None, patients]
+        decision = Decision(["a", "b"], "a", max_seeds=4)
+        while wanted := decision.wanted():
+            for arm, seed in wanted:
+                right = correct["ab".index(arm), seed]
+                decision.add(arm, seed, right.mean(), right, patients)
+        wrong += decision.verdicts["b"] != "undecided"
+        assert decision.looks("b")[-1].groups == 3
+    assert wrong <= 0.05 * 150 + 2 * math.sqrt(150 * 0.05 * 0.95)
+
+
+@pytest.mark.parametrize(
+    ("groups", "others", "known"),
+    [
+        ([*"ABCDE"] * 20, [*"ABCDE"] * 20, 5),
+        (np.arange(100), None, 0),  # images that are alone in their groups are a sample of images
+        ([*"ABCDE"] * 20, [*"ABCDF"] * 10 + [*"ABCDE"] * 10, None),
+        ([*"ABCDE"] * 20, None, None),
+        (["A"] * 98 + ["B", "C"], ["A"] * 98 + ["B", "C"], None),
+    ],
+)
+def test_groups_that_differ_or_hold_nearly_all_images_are_no_sample(groups, others, known):
+    rng, decision = np.random.default_rng(6), Decision(["a", "b"], "a", max_seeds=3)
+    for seed in range(3):
+        for arm, some in (("a", groups), ("b", others)):
+            right = rng.random(100) < 0.8
+            decision.add(arm, seed, right.mean(), right, some)
+    (look,) = decision.looks("b")
+    assert (look.groups if look.new_images else None) == known
+
+
 def test_the_variance_over_images_is_that_of_new_test_sets():
     rng = np.random.default_rng(5)
     large = [crossed(rng, 6, own=0.2) for _ in range(400)]
@@ -385,6 +421,8 @@ def test_a_result_with_invalid_images_is_refused_and_not_stored(correct, message
         decision.add("a", seed, 0.8 + 0.001 * seed, right.astype(float))
     with pytest.raises(ValueError, match=message):
         decision.add("b", 0, 0.9, correct)
+    with pytest.raises(ValueError, match=r"groups has shape \(3,\); give \(N,\), one for each of 100 test images"):
+        decision.add("b", 0, 0.9, right, [0, 1, 2])
     assert decision.wanted() == [("b", 0), ("b", 1), ("b", 2)]
     for seed in range(3):
         decision.add("b", seed, 0.9 - 0.002 * seed, ~right)

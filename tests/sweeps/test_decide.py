@@ -244,7 +244,7 @@ def test_equal_configurations_are_given_up_or_equal_within_a_difference(tmp_path
     assert line.startswith("position=rope and position=learned are equal within 2 points after ")
 
 
-def decided_on_images(folder, metric, images=200, **further):
+def decided_on_images(folder, metric, *overrides, images=200, **further):
     """A decision by a test metric, whose runs store predictions; its value is the accuracy, whatever the metric."""
     rng, labels = np.random.default_rng(0), np.arange(images) % 10
 
@@ -254,7 +254,7 @@ def decided_on_images(folder, metric, images=200, **further):
         trial.folder.mkdir(parents=True, exist_ok=True)
         np.savez(trial.folder / "predictions.npz", logits=logits, labels=labels, **further)
 
-    queue = decide(folder, "position=learned,none", f"sweep.metric={metric}", "sweep.max_seeds=4")
+    queue = decide(folder, "position=learned,none", f"sweep.metric={metric}", "sweep.max_seeds=4", *overrides)
     while not queue.done:
         trial = queue.ask()
         queue.started(trial)
@@ -306,10 +306,16 @@ def test_a_verdict_on_one_test_image_is_about_this(tmp_path):
     assert known(queue)["decision"]["findings"]["position=none"].endswith("; on this 1 test image")
 
 
-def test_a_verdict_on_groups_of_test_images_is_about_these(tmp_path):
-    queue = decided_on_images(tmp_path, "test/acc", groups=np.arange(200) // 10)
-    assert not any(look.new_images for look in queue.decision.looks("position=none"))
-    assert known(queue)["decision"]["findings"]["position=none"].endswith("; on these 200 test images")
+def test_a_verdict_on_groups_of_test_images_is_about_others(tmp_path, capsys):
+    for label in "ab":
+        (tmp_path / "train" / label).mkdir(parents=True)
+    overrides = ["data=imagefolder", f"data.root={tmp_path}", "data.group=prefix"]
+    queue = decided_on_images(tmp_path, "test/acc", *overrides, groups=np.arange(200) // 20)
+    assert all(look.new_images for look in queue.decision.looks("position=none"))
+    assert known(queue)["decision"]["findings"]["position=none"].endswith("; over 10 groups of test images")
+    print_decision(queue, queue.sweep.results())
+    caveat = "\n! test images come in 10 groups (data.group=prefix): intervals for other images do not know of kinds"
+    assert caveat in capsys.readouterr().out
 
 
 @pytest.mark.whole

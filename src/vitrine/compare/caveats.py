@@ -107,6 +107,21 @@ def _different_data(table: Table, runs: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
+def few_groups_caveat(count: int, rules: Sequence[str]) -> str:
+    """Return what intervals over groups of test images leave in doubt, in a sentence; empty unless these are few.
+
+    Args:
+        count: number of groups; 0 if images come in none.
+        rules: values of ``data.group``.
+    """
+    if not 0 < count < FEW_GROUPS:
+        return ""
+    return (
+        f"test images come in {count} groups (data.group={' and '.join(rules)}): intervals for other images do not "
+        "know of kinds of groups that are rare, and not among them"
+    )
+
+
 def grouped_images(
     runs: Sequence[RunResult], stored: Mapping[str, Predictions], used: Mapping[str, Predictions], *, new_images: bool
 ) -> str:
@@ -120,12 +135,9 @@ def grouped_images(
     """
     rules = sorted({str(group) for run in runs if (group := run.config.get("data.group"))})
     grouped = next((found for found in used.values() if found.groups is not None), None)
-    if grouped is not None and (count := len(grouped.observations)) < FEW_GROUPS:
-        return (
-            f"test images come in {count} groups (data.group={' and '.join(rules)}): intervals for other images do not "
-            "know of kinds of groups that are rare, and not among them"
-        )
-    if not rules or grouped is not None:
+    if grouped is not None:
+        return few_groups_caveat(len(grouped.observations), rules)
+    if not rules:
         return ""
     differ = any(found.groups is not None for found in stored.values())
     why = "which differ between runs" if differ else "and in which ones is not stored"

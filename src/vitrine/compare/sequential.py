@@ -8,22 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from vitrine.compare.sequential_rule import MIN_SEEDS, SHARED_FROM, Rule, image_variance, is_float_error, welch_freedom
+from vitrine.compare.sequential_rule import MIN_SEEDS, SHARED_FROM, Rule, is_float_error, welch_freedom
+from vitrine.compare.sequential_sample import Sample, SeedResult
 from vitrine.config.sweep import DECISION_METHODS
+from vitrine.runs.image_groups import group_values
 from vitrine.text import did_you_mean, nearest
-
-
-@dataclass(frozen=True)
-class SeedResult:
-    """What a run came to.
-
-    Attributes:
-        value: its metric; ``None`` if it failed.
-        correct: which of N test images were classified correctly, (N,) bool; ``None`` if unknown.
-    """
-
-    value: float | None
-    correct: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +28,7 @@ class Look:
         correlation: of the two sides over seeds; NaN where it is unknown or seeds are not paired.
         new_images: the interval covers other test images of the same kind; otherwise, it is about these images.
         image_error: standard error that is due to the choice of test images; 0 if the interval is about these images.
+        groups: number of groups of test images, if these are the sample in place of images; else 0.
         verdict: ``better``, ``worse``, ``equal``, ``undecided``, or ``None`` while more seeds are wanted.
     """
 
@@ -51,28 +41,8 @@ class Look:
     correlation: float = math.nan
     new_images: bool = False
     image_error: float = 0.0
+    groups: int = 0
     verdict: str | None = None
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """What an arm is looked at with: results of finished runs, in pairs if seeds are paired.
-
-    Attributes:
-        seeds: number of seeds of each side that have ended.
-        failures: number of failed runs of the arm and of the baseline.
-        results: of the arm and of the baseline.
-    """
-
-    seeds: int
-    failures: tuple[int, int]
-    results: tuple[list[SeedResult], list[SeedResult]]
-
-    @property
-    def values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Their metrics."""
-        ours, theirs = (np.array([result.value for result in side], float) for side in self.results)
-        return ours, theirs
 
 
 class Decision:
@@ -152,7 +122,14 @@ class Decision:
             if seed < upto.get(arm, 0) and (arm, seed) not in self._results
         ]
 
-    def add(self, arm: str, seed: int, value: float | None, correct: np.ndarray | None = None) -> None:
+    def add(
+        self,
+        arm: str,
+        seed: int,
+        value: float | None,
+        correct: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
+    ) -> None:
         """Add a run's result; one that was added before is ignored if it is the same.
 
         Args:
@@ -161,16 +138,20 @@ class Decision:
             value: its metric; ``None``, NaN or infinite if the run failed or diverged.
             correct: (N,) bool, or 0 and 1: which test images it classified correctly, the same N in all runs. Where all
                 runs have it, the verdict holds for other images of the same kind; otherwise only on these images.
+            groups: (N,) the group of each of these images, such as a patient, as a number or name. Images of a group
+                may be alike, so groups are then the sample in place of images. Verdicts are about these images where
+                runs have different groups, and where one group has nearly all images.
 
         Raises:
-            ValueError: there is no such arm or seed, another result was added for it, or ``correct`` is not as above.
+            ValueError: there is no such arm or seed, another result was added for it, or ``correct`` or ``groups`` is
+                not as above.
         """
         if arm not in self.arms:
             raise ValueError(f"there is no arm {arm!r}; {_choose_from(self.arms, arm)}")
         if not (_is_a(Integral, seed) and 0 <= seed < self.rule.max_seeds):
             raise ValueError(f"seed {seed!r} is not among the whole numbers 0 to {self.rule.max_seeds - 1}")
         ended = None if value is None or not math.isfinite(value) else float(value)
-        images = None if correct is None else self._checked_images(correct)
+        images = None if correct is None else self._checked_images(correct, groups)
         known = self._results.setdefault((arm, seed), SeedResult(ended, images))
         if known.value != ended:
             raise ValueError(f"{arm}, seed {seed} was {known.value} when it was added first, and is {ended} now")
@@ -218,17 +199,21 @@ class Decision:
         looks = self.looks(arm)
         return (looks[-1].low, looks[-1].high) if looks else (-math.inf, math.inf)
 
-    def _checked_images(self, correct: np.ndarray) -> np.ndarray:
-        """``correct`` as (N,) bool, of as many images as that of other results."""
+    def _checked_images(self, correct: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """One value for each group, (G,), of as many images as in other results, and each image's group, (N,)."""
         found = np.asarray(correct)
         if found.ndim != 1 or len(found) < 2:
             raise ValueError(f"correct has shape {found.shape}; give (N,), a value for each of at least 2 test images")
         if wrong := [value for value in found.tolist() if value not in (0, 1)]:
             raise ValueError(f"correct holds {wrong[0]!r}; give True or False for each test image, or 1 or 0")
-        known = next((result.correct for result in self._results.values() if result.correct is not None), found)
-        if len(found) != len(known):
-            raise ValueError(f"correct is of {len(found):,} test images; that of other results is of {len(known):,}")
-        return found.astype(bool)
+        known = next((len(result.images[1]) for result in self._results.values() if result.images), len(found))
+        if len(found) != known:
+            raise ValueError(f"correct is of {len(found):,} test images; that of other results is of {known:,}")
+        names = np.arange(len(found)) if groups is None else np.asarray(groups)
+        if names.shape != found.shape:
+            raise ValueError(f"groups has shape {names.shape}; give (N,), one for each of {len(found):,} test images")
+        numbers = np.unique(names, return_inverse=True)[1]
+        return group_values(found.astype(bool), numbers), numbers
 
     def _next_seeds(self, arm: str) -> int:
         """Number of seeds at the next look."""
@@ -244,7 +229,7 @@ class Decision:
     def _ended(self, arm: str, seeds: int) -> bool:
         return all((side, seed) in self._results for seed in range(seeds) for side in (arm, self.baseline))
 
-    def _sample(self, arm: str, seeds: int) -> _Sample:
+    def _sample(self, arm: str, seeds: int) -> Sample:
         """The first results of an arm and of the baseline, those of failed runs and of their pairs left out."""
         ours, theirs = ([self._results[side, seed] for seed in range(seeds)] for side in (arm, self.baseline))
         failures = (sum(x.value is None for x in ours), sum(y.value is None for y in theirs))
@@ -252,9 +237,9 @@ class Decision:
             both = [(x, y) for x, y in zip(ours, theirs, strict=True) if not (x.value is None or y.value is None)]
             ours, theirs = [x for x, _ in both], [y for _, y in both]
         ours, theirs = ([result for result in side if result.value is not None] for side in (ours, theirs))
-        return _Sample(seeds, failures, (ours, theirs))
+        return Sample(seeds, failures, (ours, theirs))
 
-    def _variances(self, samples: Mapping[str, _Sample]) -> dict[str, tuple[float, float]]:
+    def _variances(self, samples: Mapping[str, Sample]) -> dict[str, tuple[float, float]]:
         """Variance over seeds and its degrees of freedom of each arm, drawn towards those of all arms if they share.
 
         It is that of the differences of pairs, or of the arm's own values if seeds are not paired.
@@ -272,7 +257,7 @@ class Decision:
             known |= {arm: (float(v), float(freedom)) for arm, v, freedom in zip(shareable, *shared, strict=True)}
         return known
 
-    def _judge(self, sample: _Sample, variance: float, freedom: float) -> Look:
+    def _judge(self, sample: Sample, variance: float, freedom: float) -> Look:
         """Compare an arm with the baseline, and end it where more seeds cannot help."""
         look, rule = self._estimate(sample, variance, freedom), self.rule
         hopeless = look.count == 0 or look.count + rule.max_seeds - look.seeds < rule.min_seeds
@@ -280,7 +265,7 @@ class Decision:
             return replace(look, verdict="undecided")
         return look
 
-    def _estimate(self, sample: _Sample, variance: float, freedom: float) -> Look:
+    def _estimate(self, sample: Sample, variance: float, freedom: float) -> Look:
         """Compare the finished runs of both sides."""
         rule, paired = self.rule, self._paired
         (x, y), failures = sample.values, sample.failures
@@ -297,11 +282,11 @@ class Decision:
         error = math.sqrt(squared)
         if error == 0:
             return none  # without variance, nothing can be tested
-        image_error = self._image_error(sample)
-        half = float(rule.half_width(error, count, freedom, image_error or 0.0))
+        images = sample.image_error(rule.alpha, paired=paired)
+        half = float(rule.half_width(error, count, freedom, images.error, images.freedom))
         sign = -1 if self.lower_is_better else 1
         verdict = _allowed(str(rule.verdict(sign * mean, half)), failures[0] - failures[1])
-        if verdict is None and bool(rule.futile(mean, error, count, image_error or 0.0)):
+        if verdict is None and bool(rule.futile(mean, error, count, images.error, images.freedom)):
             verdict = "undecided"
         varies = paired and np.ptp(x) > 0 and np.ptp(y) > 0
         return replace(
@@ -309,8 +294,9 @@ class Decision:
             low=mean - half,
             high=mean + half,
             correlation=float(np.corrcoef(x, y)[0, 1]) if varies else math.nan,
-            new_images=image_error is not None,
-            image_error=image_error or 0.0,
+            new_images=images.error > 0,
+            image_error=images.error,
+            groups=images.groups,
             verdict=verdict,
         )
 
@@ -318,18 +304,10 @@ class Decision:
     def _paired(self) -> bool:
         return self.rule.paired or self.rule.method == "anytime"
 
-    def _rounding(self, sample: _Sample) -> float:
+    def _rounding(self, sample: Sample) -> float:
         """Variance of a value that is rounded to the resolution (Sheppard, 1898)."""
-        correct = sample.results[0][0].correct if sample.results[0] else None
-        return (self.resolution or (0.0 if correct is None else 1 / len(correct))) ** 2 / 12
-
-    def _image_error(self, sample: _Sample) -> float | None:
-        """Standard error that is due to test images; ``None`` unless they are known in every run."""
-        known = [[result.correct for result in side if result.correct is not None] for side in sample.results]
-        if any(len(found) < len(side) for found, side in zip(known, sample.results, strict=True)):
-            return None
-        pairs = len(known[0]) if self._paired else 0
-        return math.sqrt(image_variance(*map(np.array, known), shared=pairs, level=self.rule.alpha))
+        images = sample.results[0][0].images if sample.results[0] else None
+        return (self.resolution or (0.0 if images is None else 1 / len(images[1]))) ** 2 / 12
 
 
 def _variance(sides: Sequence[np.ndarray], rounding: float) -> tuple[float, float]:

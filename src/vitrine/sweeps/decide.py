@@ -13,7 +13,7 @@ from typing import Any
 
 from vitrine.command.compose import Point, Variants
 from vitrine.command.multirun import name_of_sweep, varying_keys
-from vitrine.compare.caveats import best_epoch_caveat
+from vitrine.compare.caveats import best_epoch_caveat, few_groups_caveat
 from vitrine.compare.failures import FailureRate
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
@@ -49,6 +49,7 @@ class SeedQueue(TrialQueue):
         decision: the rule, with all results so far.
         images: number of images that the metric is measured on; ``None`` until a run has recorded it.
         monitored: metrics that choose the epochs of runs.
+        group_rules: values of ``data.group``.
 
     Raises:
         RunError: finished runs of the decision were trained or measured on different data; :meth:`tell`, too.
@@ -65,6 +66,7 @@ class SeedQueue(TrialQueue):
         self.images: int | None = None
         self._first: tuple[Path, dict[str, Any]] | None = None  # finished run, and its facts
         self.monitored = {point.config.callbacks.monitor for point in points}
+        self.group_rules = sorted({point.config.data.group for point in points} - {None})
         self._trials: dict[Run, Trial] = {}
         self._runs: dict[Path, Run] = {}
         self._handed_out: set[Run] = set()
@@ -178,19 +180,18 @@ class SeedQueue(TrialQueue):
 
     def _add(self, run: Run, result: TrialResult) -> None:
         """Give a run's result to the decision; a run that failed or diverged has no value."""
-        value, correct = result.metrics.get(self.metric.name, math.nan), None
+        value, correct, groups = result.metrics.get(self.metric.name, math.nan), None, None
         folder = self._trials[run].folder
         if result.status == "finished" and math.isfinite(value):
             stage, facts = self.metric.name.partition("/")[0], RunRecord(folder).facts
             self._check_data(folder, facts, ["train", stage])
             self.images = (facts.get("images") or {}).get(stage, self.images)
             self.decision.resolution = 1 / self.images if self.images and self.metric.counts_images else 0.0
-            if self.metric.name == "test/acc" and (folder / "predictions.npz").is_file():
-                found = correct_images(folder / "predictions.npz")
-                # One image does not tell how others vary, and the rule takes images as independent.
-                is_sample = len(found) > 1 and read_groups(folder / "predictions.npz") is None
-                correct = found if is_sample else None
-        self.decision.add(*run, None if result.status != "finished" else value, correct)
+            if self.metric.name == "test/acc" and (path := folder / "predictions.npz").is_file():
+                found = correct_images(path)
+                if len(found) > 1:  # one image does not tell how others vary
+                    correct, groups = found, read_groups(path)
+        self.decision.add(*run, None if result.status != "finished" else value, correct, groups)
 
     def _check_data(self, folder: Path, facts: dict[str, Any], splits: Sequence[str]) -> None:
         """Raise RunError where the data of a finished run is not that of the first one."""
@@ -277,7 +278,9 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
         parts.append(" and ".join(failed))
     if math.isfinite(look.correlation):
         parts.append(f"r = {look.correlation:.2f}")
-    if not look.new_images:
+    if look.groups:
+        parts.append(f"over {look.groups:,} groups of test images")
+    elif not look.new_images:
         stage = metric.title.partition(" ")[0]  # test or validation
         these = plural(images, f"{stage} image") if images else f"{stage} images"
         parts.append(f"on {'this' if images == 1 else 'these'} {these}")
@@ -285,12 +288,14 @@ def finding(arm: str, decision: Decision, metric: Metric, images: int | None = N
 
 
 def print_decision(queue: SeedQueue, results: Sequence[TrialResult]) -> int:
-    """Print a line for each configuration, their caveat, cost and place; return how many of ``results`` failed."""
+    """Print a line for each configuration, their caveats, cost and place; return how many of ``results`` failed."""
     decision = queue.decision
     print()
     for arm in decision.verdicts:
         print(finding(arm, decision, queue.metric, queue.images))
-    if caveat := best_epoch_caveat(queue.metric, queue.monitored):
+    groups = max((look.groups for arm in decision.verdicts for look in decision.looks(arm)[-1:]), default=0)
+    caveats = best_epoch_caveat(queue.metric, queue.monitored), few_groups_caveat(groups, queue.group_rules)
+    for caveat in filter(None, caveats):
         print(f"! {caveat}")
     level = f"{100 * (1 - decision.alpha):g} %"
     print(
