@@ -94,7 +94,7 @@ def best_sentences(
     sentences = [f"{metric.best} mean {metric.title} of {len(table.rows)} configurations: {row.label}, {value}"]
     if not fixed or len(table.rows) < SEVERAL or min(mean.count for mean in means) < 2:
         return sentences
-    corrected = corrected_over_seeds(values, best, row.overlap)
+    corrected = corrected_over_seeds(values, row.overlap, lower_is_better=metric.lower_is_better)
     if corrected is not None and metric.value(corrected) != metric.value(mean.mean):
         sentences[0] += f"; {metric.value(corrected)} corrected for choosing the best of {len(means)}"
     if candidates:

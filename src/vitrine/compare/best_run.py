@@ -64,7 +64,7 @@ def luck_sentence(
         return ""
     groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations]
     value = float(best.metrics[metric])
-    corrected = corrected_single_run(groups, value)
+    corrected = corrected_single_run(groups, lower_is_better=lower_is_better(metric))
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")
     known = [run.config.get("seed", 0) for runs in configurations if best in runs for run in runs]
     seeds = {seed for seed in known if isinstance(seed, int)}

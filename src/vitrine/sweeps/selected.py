@@ -7,6 +7,7 @@ from statistics import fmean
 
 from vitrine.compare.folds import Fold
 from vitrine.compare.selection import corrected_over_seeds, luck_of
+from vitrine.config.metrics import lower_is_better
 from vitrine.runs import RunRecord
 from vitrine.runs.flatten import flatten
 from vitrine.sweeps.progress import format_metric
@@ -64,7 +65,7 @@ def print_selected(
     """
     if len(groups) < 2:
         return
-    corrected = corrected_over_seeds(groups, chosen, overlap)
+    corrected = corrected_over_seeds(groups, overlap, lower_is_better=lower_is_better(metric))
     mean = format_metric(fmean(groups[chosen].values()))
     part = luck_of(mean, "" if corrected is None else format_metric(corrected))
     print(f"its {metric}, the best of {len(groups)}, {part}; on fresh seeds:")
