@@ -80,7 +80,7 @@ def test_lower_losses_are_better(tmp_path, write_run):
     [
         ("test/loss", {}, ", on these 360 images"),
         ("test/macro_f1", {}, ", on these 360 images"),
-        ("val/ece", {}, ", on these 144 images"),
+        ("val/macro_f1", {}, ", on these 144 images"),
         ("val/auroc", {"images": {}}, ", on these images"),
         ("train_seconds", {}, ""),
     ],
@@ -93,6 +93,21 @@ def test_a_finding_by_any_metric_of_images_is_about_these(tmp_path, write_run, m
     (tested,) = compared(tmp_path, metric=metric).findings.comparisons
     assert tested.verdict != "inconclusive"
     assert re.search(rf"; 3 seeds, r = 0\.9\d{images}\)$", tested.sentences[0])
+
+
+@pytest.mark.parametrize("metric", ["test/ece", "val/ece", "test/ece/above5"])
+def test_calibration_errors_differ_without_a_verdict(tmp_path, write_run, metric):
+    """Of perfect probabilities, too, the less accurate ones have a larger error on finitely many images."""
+    for scheme, value in (("learned", 0.01), ("rope", 0.02), ("none", 0.03)):
+        for seed in range(3):
+            write_run(tmp_path, f"position={scheme}", seed=seed, metrics={metric: value * (1 + seed / 10)})
+    found = compared(tmp_path, metric=metric, difference_of_interest=0.05)
+    assert [tested.kind for tested in found.findings.comparisons] == ["without a verdict"] * 2
+    said = found.findings.comparisons[0].sentences[0]
+    assert said.startswith(f"rope and learned: no verdict, since {found.metric.title} depends on accuracy, too; ")
+    assert said.endswith("the difference is +0.0110 over 3 seeds, r = 1.00")
+    assert len(found.findings.sentences) == 1, "nor which rows may be the best"
+    assert [text for text in found.caveats if text.endswith(f"; {metric[:4].rstrip('/')}/loss (NLL) is a proper score")]
 
 
 def test_a_finding_on_one_test_image_is_about_this(tmp_path, write_run):

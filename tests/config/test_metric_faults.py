@@ -56,6 +56,8 @@ def test_a_metric_of_ones_own_is_known_wherever_a_metric_is_named(overrides):
         ([OWN, *SEARCH, "sweep.metrics=[val/worst]"], "did you mean val/worst_class?"),
         ([OWN, *SEARCH, "sweep.metrics=[val/auroc]"], f"add callbacks.metrics=[ece,{LAB}.own.worst_class,auroc]"),
         ([OWN, *DECIDE, "sweep.metric=worst_class"], "did you mean val/worst_class?"),
+        ([OWN, *DECIDE, "sweep.metric=val/ece"], "=val/ece cannot be decided by: of finitely many images, the"),
+        ([*DECIDE, "sweep.metric=test/ece"], "(NLL) is a proper score did you mean test/loss?"),
     ],
 )
 def test_a_metric_that_is_not_measured_is_refused_in_one_line(overrides, problem):

@@ -14,6 +14,7 @@ from vitrine.compare.run_groups import MAX_LISTED, Property, groups_of, nested_f
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.speeds import speed_caveats
 from vitrine.compare.table import ConfigurationRow, Table, is_group, seed_of
+from vitrine.config.metrics import bias_of
 from vitrine.config.schema import OWN_FILES
 from vitrine.runs.data_changes import Fingerprint, changes
 from vitrine.text import listed, plural
@@ -186,6 +187,8 @@ def _confounded_or_selected(table: Table, metric: Metric, runs: Sequence[RunResu
         yield f"changing along with {listed(behind)}, so confounded{unless}: {listed(keys, MAX_LISTED)}"
     if selected := best_epoch_caveat(metric, [run.config.get("callbacks.monitor") for run in runs]):
         yield selected
+    if len(table.rows) > 1 and (bias := bias_of(metric.name)):
+        yield bias
     if metric.name.startswith("test/") and len(table.rows) >= MANY_ROWS:
         yield (
             f"the best of {len(table.rows)} rows is selected on the test set, which makes its score optimistic; "

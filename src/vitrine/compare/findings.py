@@ -21,6 +21,7 @@ from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance, levene_p, residuals
 from vitrine.compare.statistics import ALONE, Difference, difference
 from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
+from vitrine.config.metrics import bias_of
 from vitrine.text import listed
 
 
@@ -128,6 +129,7 @@ def findings(
     differences = [_difference(pair, metric, known, family, pooled) for pair in sides]
     on_images = compare_images(list(zip(sides, differences, strict=True)), metric, predictions)
     failed = failure_rates(table, unfinished)
+    biased = bool(bias_of(metric.name))
 
     def judged(row: ConfigurationRow, tested: Difference) -> BaselineComparison:
         """The row's comparison over seeds: as the sweep decided it, by a test, or without a verdict."""
@@ -138,6 +140,8 @@ def findings(
         rates = failed[row.label], failed[baseline.label]
         added = _why_seeds_were_added(row, baseline, decision, growth)
         reason = f"seeds were added {added}" if added else left_out.withheld(row, baseline)
+        if biased:
+            reason = f"{metric.title} depends on accuracy, too"
         if not reason and _rests_on_survivors(found.verdict, rates, equal=found.equal):
             reason = "means are over survivors"
         if reason and not math.isnan(tested.p):
@@ -155,7 +159,7 @@ def findings(
         return _difference(_comparable_runs(row, other), metric, known, family, pooled)
 
     survivors = {rate.share for rate in failed.values()}
-    fixed = decision is None and growth is None and not left_out.rows and len(survivors) == 1
+    fixed = decision is None and growth is None and not left_out.rows and len(survivors) == 1 and not biased
     candidates, where = may_be_best(table, metric, baseline, pooled, against, more) if fixed else ([], "")
     best = best_sentences(table, metric, candidates, where, unfinished, fixed=fixed)
     sentences = [*best, *_verdict_counts(comparisons, baseline)]

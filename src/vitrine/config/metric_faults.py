@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from vitrine.config.metrics import BASIC, EXTRA, RESERVED, VALIDATION, extra_metrics
+from vitrine.config.metrics import BASIC, EXTRA, RESERVED, VALIDATION, bias_of, extra_metrics
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import TrainConfig
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
@@ -55,7 +55,9 @@ def unmeasured(command: TrainCommand) -> Iterator[Fault]:
         known = [*built_in, *(f"{stage}/{name}" for stage in stages for name in own)]
         for metric in metrics:
             stage, _, name = metric.partition("/")
-            if metric not in known:
+            if key == "sweep.metric" and (bias := bias_of(metric)):
+                yield Fault(key, metric, f"cannot be decided by: {bias}", f"{stage}/loss")
+            elif metric not in known:
                 yield Fault(key, metric, f"is not one of {', '.join(known)}, {OWN}", nearest(metric, known))
             elif stage == "val" and name in EXTRA and name not in callbacks.measured:
                 missing = f"callbacks.metrics=[{','.join([*callbacks.metrics, name])}]"

@@ -59,6 +59,17 @@ def is_share(name: str) -> bool:
     return kind.endswith("acc") or kind in (*EXTRA, *OF_CLASSES)
 
 
+def bias_of(name: str) -> str:
+    """Return why a difference in a metric in metrics.json is no finding, and what tells more; empty if it is one."""
+    if kind_of(name) != "ece":
+        return ""
+    loss = f"{name.partition('/')[0]}/loss"
+    return (
+        "of finitely many images, the calibration error is above 0 for perfect probabilities, too, and more so for "
+        f"less accurate ones, so a difference may be one of accuracy; {loss} (NLL) is a proper score"
+    )
+
+
 def difference_problem(name: str, difference: float) -> str:
     """Return why no two values of a metric differ by ``difference``; empty if they can."""
     is_none = is_share(name) and difference >= 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrine.config.fields import KeyFacts, as_float, choice, number, setting
 from vitrine.config.keys import key_facts, kind
-from vitrine.config.metrics import TEST, VALIDATION
+from vitrine.config.metrics import TEST, VALIDATION, bias_of
 from vitrine.config.schema import OF_OWN, TrainConfig
 from vitrine.errors import Fault
 
@@ -45,7 +45,7 @@ OBJECTIVES = (*VALIDATION, "images_per_second", "train_seconds", "parameters", "
 # Rules by which ``sweep=decide`` stops, its keys, and metrics that it decides by.
 DECISION_METHODS = ("group_sequential", "anytime")
 DECISION_KEYS = ("metric", "alpha", "difference", "min_seeds", "max_seeds")
-DECISION_METRICS = VALIDATION + TEST
+DECISION_METRICS = tuple(name for name in VALIDATION + TEST if not bias_of(name))
 
 # Keys and groups that repeat a comparison in place of adding a choice to it.
 CROSSED = ("seed", "data.fold", "data.val_seed", "data", "data.root")
