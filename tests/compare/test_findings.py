@@ -870,6 +870,21 @@ def test_the_accuracy_of_a_class_or_target_is_one_whatever_its_name(tmp_path, wr
     assert tested.sentences[0].startswith("rope is better than learned by 5.03 points ")
 
 
+@pytest.mark.parametrize("metric", ["test/auroc", "test/macro_f1", "val/ece", "test/class_ap/dog"])
+def test_intervals_of_a_metric_between_0_and_1_are_between_them(tmp_path, write_run, metric):
+    for scheme, values in {"learned": (0.004, 0.001, 0.012), "rope": (0.999, 0.9999, 0.7)}.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path, f"position={scheme}", seed=seed, metrics={metric: value, "test/loss": value})
+    found, losses = (compared(tmp_path, metric=name) for name in (metric, "test/loss"))
+    for row in found.summaries:
+        assert 0 < row.interval.low < row.interval.mean < row.interval.high < 1
+        assert "[" in found.metric.interval(row.interval), "it is not symmetric"
+    assert min(row.interval.low for row in losses.summaries) < 0
+    differences = [one.findings.comparisons[0].difference.high for one in (found, losses)]
+    assert differences[1] > 1
+    assert math.isnan(differences[0]) if metric == "val/ece" else differences[0] == 1
+
+
 def test_a_metric_has_its_own_unit_and_direction_whatever_it_is_of():
     assert Metric("test/class_ap/loss").value(0.5) == "0.5000"
     assert Metric("test/loss/seconds").value(0.5) == "0.5000 nats"

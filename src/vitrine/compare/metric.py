@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.compare.statistics import ConfidenceInterval
-from vitrine.config.metrics import ROUNDING, TITLES, kind_of, lower_is_better
+from vitrine.config.metrics import ROUNDING, TITLES, is_share, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -37,6 +37,11 @@ class Metric:
     def is_accuracy(self) -> bool:
         """Whether it is an accuracy: stored in [0, 1], shown in per cent."""
         return self.is_share and (self.kind.endswith("acc") or self.kind.startswith("class_acc"))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is in [0, 1]: an accuracy, AUROC, F1."""
+        return self.is_share and is_share(self.name)
 
     @property
     def counts_images(self) -> bool:

@@ -13,7 +13,7 @@ def mean_of(row: ConfigurationRow, metric: Metric) -> ConfidenceInterval:
     averaged = len(row.runs) / len(values)  # runs behind a value
     images = _images(row, metric)
     rounding = 1 / (12 * images**2) / averaged if images else 0.0  # Sheppard (1898)
-    return ConfidenceInterval.of(values, row.overlap, proportion=metric.is_accuracy, rounding=rounding)
+    return ConfidenceInterval.of(values, row.overlap, proportion=metric.is_bounded, rounding=rounding)
 
 
 def on_these_images(row: ConfigurationRow, tested: Difference, metric: Metric) -> str:

@@ -77,8 +77,8 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
             image_freedom=tested.image_freedom,
         )
         seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
-        accuracy = mean_of(baseline, metric).mean if metric.is_accuracy else math.nan
-        if shown > max(accuracy, 1 - accuracy):
+        mean = mean_of(baseline, metric).mean if metric.is_bounded else math.nan
+        if shown > max(mean, 1 - mean):
             return f"; {seeds_each} cannot detect any possible difference with 80 % power"
         return f"; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
     takes = f"; detecting {metric.size(size)} with 80 % power takes"
