@@ -82,7 +82,7 @@ def test_suggestions_depend_on_results_and_not_on_interruptions(tmp_path, monkey
 
 
 @pytest.mark.whole
-def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
+def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path, capsys):
     overrides = [*TWO, "sweep.sampler=tpe", "sweep.n_trials=24"]
     one, other = run(search(tmp_path, *overrides)), run(search(tmp_path, *overrides, "seed=1"), most=3)
     assert one.sweep.folder != other.sweep.folder
@@ -92,6 +92,9 @@ def test_suggestions_come_from_the_command_s_seed_and_get_better(tmp_path):
     shares = describe_search(one)["search"]["importance"]["val/acc"]
     assert shares["optimizer.lr"] > 0.8
     assert sum(shares.values()) < 1, "the rest belongs to both keys together"
+    print_search(one)
+    shown = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+    assert f"\nimportance for val/acc, over finished trials: {shown} (chance included)\n" in capsys.readouterr().out
 
 
 def test_a_trial_that_another_process_has_just_added_is_shown_later(tmp_path):

@@ -140,7 +140,7 @@ def print_search(search: "Search") -> int:
     for metric, shares in search.importance().items():
         if shares:
             parts = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
-            print(f"\nimportance for {metric}, over finished trials: {parts}")
+            print(f"\nimportance for {metric}, over finished trials: {parts} (chance included)")
     best = best_trials(search, ranked)
     print_best_of_search(best, metrics, search.sweep.shared)
     if len(metrics) == 1 and best:

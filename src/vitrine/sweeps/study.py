@@ -212,8 +212,9 @@ def set_user_attrs(study: optuna.Study, number: int, **facts: Any) -> None:
 def importance(study: optuna.Study, objective: int) -> dict[str, float]:
     """Share of an objective's variance that each key explains alone, in [0, 1]: fANOVA (Hutter et al., ICML 2014).
 
-    The rest belongs to keys together. The variance is that of a forest fitted to the trials, which also fits chance.
-    Empty with fewer than ``MIN_TRIALS_FOR_IMPORTANCE`` finished trials, a single key, or equal values throughout.
+    The rest belongs to keys together. The variance is that of a forest fitted to the trials, which also fits chance: of
+    pure noise, two keys get about 90 % together after 20 trials. Empty with fewer than ``MIN_TRIALS_FOR_IMPORTANCE``
+    finished trials, a single key, or equal values throughout.
     """
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))  # a pruned one has its last epoch's value
     values = {trial.values[objective] for trial in done}
