@@ -15,6 +15,7 @@ def needy(logits): ...
 """
 OWN = f"callbacks.metrics=[ece,{LAB}.own.worst_class]"
 SEARCH = ["depth=1,2", "sweep.sampler=random", "sweep.n_trials=2"]
+TARGETS = ["data=digits", "data.targets=[digit,above5]"]
 DECIDE = ["depth=1,2", "sweep=decide"]
 
 
@@ -55,6 +56,8 @@ def test_a_metric_of_ones_own_is_known_wherever_a_metric_is_named(overrides):
         (["callbacks.monitor=val/worst_class"], "last, or a function of yours in callbacks.metrics"),
         ([OWN, *SEARCH, "sweep.metrics=[val/worst]"], "did you mean val/worst_class?"),
         ([OWN, *SEARCH, "sweep.metrics=[val/auroc]"], f"add callbacks.metrics=[ece,{LAB}.own.worst_class,auroc]"),
+        ([*TARGETS, "callbacks.monitor=val/acc/above5"], "the first select: data.targets=[above5,digit]"),
+        ([*TARGETS, *DECIDE, "sweep.metric=test/acc/above5"], "the first select: data.targets=[above5,digit]"),
         ([OWN, *DECIDE, "sweep.metric=worst_class"], "did you mean val/worst_class?"),
         ([OWN, *DECIDE, "sweep.metric=val/ece"], "=val/ece cannot be decided by: of finitely many images, the"),
         ([*DECIDE, "sweep.metric=test/ece"], "(NLL) is a proper score did you mean test/loss?"),

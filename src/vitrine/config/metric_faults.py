@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vitrine.config.metrics import BASIC, EXTRA, RESERVED, VALIDATION, bias_of, extra_metrics
 from vitrine.config.parts import is_dotted
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import DataConfig, TrainConfig
 from vitrine.config.sweep import DECISION_METRICS, OBJECTIVES, TrainCommand
 from vitrine.errors import Fault
 from vitrine.text import nearest
@@ -31,12 +31,23 @@ def metric_faults(config: TrainConfig) -> Iterator[Fault]:
         if metric in VALIDATION and metric not in allowed:
             labels = "several labels per image" if data.multi_label else "one label per image"
             yield Fault(f"callbacks.{key}", metric, f"is not a metric of {labels}; these are: {', '.join(measurable)}")
+        elif problem := _of_further_target(metric, data):
+            yield Fault(f"callbacks.{key}", metric, problem)
         elif metric not in allowed:
             problem = f"is not one of {', '.join(allowed)}, {OWN}"
             yield Fault(f"callbacks.{key}", metric, problem, nearest(metric, allowed))
     if "top5_acc" in callbacks.measured and "top5_acc" in known and data.num_classes <= 5:
         problem = f"is 1 with data.num_classes={data.num_classes}: an image's class is always among five"
         yield Fault("callbacks.metrics", "top5_acc", problem)
+
+
+def _of_further_target(metric: str, data: DataConfig) -> str:
+    """Return what to do in place of selecting by a metric of a target that is not the first; empty for others."""
+    target = metric.rpartition("/")[2]
+    if metric.count("/") < 2 or target not in data.targets[1:]:
+        return ""
+    order = ",".join([target, *(name for name in data.targets if name != target)])
+    return f"is of a further target; metrics of the first select: data.targets=[{order}]"
 
 
 def unmeasured(command: TrainCommand) -> Iterator[Fault]:
@@ -57,6 +68,8 @@ def unmeasured(command: TrainCommand) -> Iterator[Fault]:
             stage, _, name = metric.partition("/")
             if key == "sweep.metric" and (bias := bias_of(metric)):
                 yield Fault(key, metric, f"cannot be decided by: {bias}", f"{stage}/loss")
+            elif problem := _of_further_target(metric, command.data):
+                yield Fault(key, metric, problem)
             elif metric not in known:
                 yield Fault(key, metric, f"is not one of {', '.join(known)}, {OWN}", nearest(metric, known))
             elif stage == "val" and name in EXTRA and name not in callbacks.measured:
