@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers.levels import quick, slow
 from helpers.running import ROOT, only_run, start_script, write_image_folder
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vitrine import compose, fit, resume
 from vitrine.config.serialize import to_plain
@@ -46,12 +46,19 @@ OVERRIDES = [
 
 
 class SignalAt(Callback):
-    """Sends this process a signal after an optimiser step."""
+    """Counts steps, and sends this process a signal after one of them."""
 
     def __init__(self, step, number=signal.SIGINT):
-        self.step, self.number = step, number
+        self.step, self.number, self.seen = step, number, 0
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
 
     def on_train_batch_end(self, trainer, *_):
+        self.seen += 1
         if trainer.global_step == self.step:
             os.kill(os.getpid(), self.number)
 
@@ -107,8 +114,10 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
     reads = Mock(wraps=torch.load)
     monkeypatch.setattr(torch, "load", reads)
 
-    result = resume(record.path)
+    again = SignalAt(step, number)
+    result = resume(record.path, callbacks=[again])
 
+    assert again.seen == 44, "a callback goes on, with the state that it had"
     assert [call.args[0] for call in reads.call_args_list].count(record.last) == 2  # Lightning reads it a third time
     assert result.run_dir == record.path
     assert_same(record, whole)
@@ -467,6 +476,8 @@ def test_overrides_that_would_make_another_run_are_refused(whole):
     assert [fault.key for fault in error.value.faults] == ["model.depth"]
     with pytest.raises(ConfigError, match="must be >= 4, the number of epochs done"):
         resume(whole.path, compose(overrides[2:]))
+    with pytest.raises(ConfigError, match=r"use callbacks\.monitor"):
+        resume(whole.path, callbacks=[ModelCheckpoint()])
 
 
 def test_a_running_run_is_not_resumed(whole, tmp_path):

@@ -1,15 +1,17 @@
 """Resume a run from its last checkpoint."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, key_facts, keys_where, value_at
+from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
 from vitrine.config.serialize import from_plain, refuse_cut_short
@@ -41,6 +43,7 @@ def resume(
     folder: str | Path,
     given: TrainConfig | None = None,
     *,
+    callbacks: Sequence[Callback] = (),
     began: float | None = None,
     time_from: float | None = None,
     pruning_rule: PruningRule | None = None,
@@ -58,6 +61,7 @@ def resume(
         folder: the run folder.
         given: the run's configuration with changes, as ``compose(["resume=RUN", ...])`` returns it; ``None``
             changes nothing.
+        callbacks: those that ``fit`` was called with. Without them the run continues without what they did.
         began: as in ``fit``.
         time_from: as in ``fit``.
         pruning_rule: as in ``fit``.
@@ -72,7 +76,7 @@ def resume(
         RunLocked: another process writes to the run.
         RunError: there is no such run, no checkpoint of it reads whole, or the checkpoint doesn't fit it; or it names
             code that is not trusted, or was edited; or its data has changed.
-        ConfigError: ``given`` would make it another run.
+        ConfigError: ``given`` would make it another run, or a callback cannot work.
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
     """
@@ -84,7 +88,7 @@ def resume(
         planned = config.trainer.max_epochs
         if given is not None:
             _apply(config, given)
-        _check(config, record)
+        _check(config, record, callbacks)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
         stopped = ranks.share(lambda: _stopped_early(config, record)) if status == "finished" else ""
@@ -126,6 +130,7 @@ def resume(
                 pretrained=pretrained,
                 distillation=distillation,
                 pruning_rule=pruning_rule,
+                callbacks=callbacks,
             )
             with recorded(record, ranks):
                 if ranks.rank == 0:
@@ -134,9 +139,9 @@ def resume(
                 return carry_out(run, data, ranks)
 
 
-def _check(config: TrainConfig, record: RunRecord) -> None:
-    """Raise ConfigError where a configuration to resume with is invalid, or has fewer epochs than are done."""
-    if found := train_faults(replace(config, resume=str(record.path))):
+def _check(config: TrainConfig, record: RunRecord, callbacks: Sequence[Callback]) -> None:
+    """Raise ConfigError where what a run is to resume with is invalid, or has fewer epochs than are done."""
+    if found := train_faults(replace(config, resume=str(record.path))) or list(callback_faults(config, callbacks)):
         raise ConfigError(found)
     done = max((int(row["epoch"]) for row in record.history() if "val/acc" in row), default=0)
     if config.trainer.max_epochs < done:
