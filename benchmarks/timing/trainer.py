@@ -23,7 +23,7 @@ from vitrine.data.image_dataset import Batch
 from vitrine.data.loader import TrainLoader
 from vitrine.data.transforms.augment import build_augmentation
 from vitrine.distributed.hardware import choose_hardware
-from vitrine.training import fit as fit_module
+from vitrine.training import session
 from vitrine.training.console import quiet_libraries
 from vitrine.training.lit_module import Classifier
 from vitrine.training.optim import build_optimizer
@@ -94,7 +94,7 @@ class BareModule(pl.LightningModule):
 
 def main() -> None:
     """Time our training, Lightning's bare trainer and a plain loop in each round."""
-    fit_module.Throughput = RecordedThroughput
+    session.Throughput = RecordedThroughput
     torch.set_num_threads(1)  # more threads slow down a model this small
     loops = {"train.py": fitted, "Lightning's bare trainer": lightning_alone, "plain loop": plain_loop}
     times: dict[str, list[float]] = {name: [] for name in loops}

@@ -8,7 +8,7 @@ from helpers.running import SMALL
 from vitrine import compose
 from vitrine.runs import RunRecord
 from vitrine.training import attempt as attempts
-from vitrine.training.attempt import begin_attempt
+from vitrine.training.attempt import attempt_key, begin_attempt, earlier_attempt
 
 
 @pytest.fixture
@@ -27,27 +27,23 @@ def remembered(monkeypatch):
 
 
 def begin(folder, *overrides, time_from=100.0):
-    return begin_attempt(compose([*SMALL, f"paths.output_dir={folder}", *overrides]), None, "", time_from)
+    config = compose([*SMALL, f"paths.output_dir={folder}", *overrides])
+    key = attempt_key(config, None, "")
+    return earlier_attempt(key) or begin_attempt(key, config, None, "", time_from)
 
 
 def test_a_restarted_rank_continues_each_of_its_runs(tmp_path, remembered):
-    """Two runs of one configuration and one of another, the first finished, the second killed while it ran."""
+    """Two runs of one configuration and one of another, killed before anything was written."""
     first, second, other = (begin(tmp_path, seed) for seed in ("seed=0", "seed=0", "seed=1"))
-    assert len({first.path, second.path, other.path}) == 3
-    for attempt, status in ((first, "finished"), (second, "running")):
-        record = RunRecord(Path(attempt.path))
-        record.start()
-        record.update(status=status, host="another machine")
+    assert len({first, second, other}) == 3
+    for folder in (first, second):
+        RunRecord(Path(folder)).start()
     remembered()
-    continued = [begin(tmp_path, seed, time_from=900.0) for seed in ("seed=0", "seed=0", "seed=1")]
-    assert [attempt.path for attempt in continued[:2]] == [first.path, second.path]
-    assert [attempt.status for attempt in continued] == ["finished", "interrupted", "new"]
-    assert [attempt.time_from for attempt in continued] == [100.0, 100.0, 900.0], (
-        "max_time counts from the first attempt"
-    )
-    assert continued[2].path != other.path, "it was killed before anything was written"
+    *continued, new = (begin(tmp_path, seed, time_from=900.0) for seed in ("seed=0", "seed=0", "seed=1"))
+    assert continued == [{"folder": folder, "time_from": 100.0} for folder in (first, second)]  # of the first attempt
+    assert new not in (first, second, other), "it was killed before anything was written"
 
 
 def test_the_run_folder_may_be_a_string(tmp_path):
-    begin_attempt(compose(SMALL), str(tmp_path / "run"), "", 100.0)
+    begin_attempt("key", compose(SMALL), str(tmp_path / "run"), "", 100.0)
     assert (tmp_path / "run" / "checkpoints").is_dir()

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vitrine.config import TrainConfig
 from vitrine.config.parts import is_dotted
@@ -13,53 +13,43 @@ from vitrine.config.size import format_size
 from vitrine.distributed.rendezvous import recall, remember
 from vitrine.runs import RunRecord
 
-
-@dataclass(frozen=True)
-class Attempt:
-    """The run folder of a call of ``fit``; after a restart by torchrun, that of the previous attempt.
-
-    Attributes:
-        path: the run folder.
-        time_from: when ``trainer.max_time`` began, as ``time.time()`` gives it: in the first attempt.
-        status: ``new``, or the status of the run to resume.
-    """
-
-    path: str
-    time_from: float
-    status: str = "new"
-
-
 _attempts: Counter[str] = Counter()  # how often this process has begun to train each configuration
 
 
-def begin_attempt(config: TrainConfig, folder: str | Path | None, varies: str, time_from: float) -> Attempt:
-    """Create a run folder, or find that of the attempt before a restart by ``torchrun --max-restarts``.
+def attempt_key(config: TrainConfig, folder: str | Path | None, varies: str) -> str:
+    """Return what an attempt to train is remembered by: the arguments of ``fit``, and how often it had them."""
+    request = json.dumps([to_plain(config), None if folder is None else str(folder), varies], sort_keys=True)
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    _attempts[digest] += 1
+    return f"run {digest} {_attempts[digest]}"
+
+
+def earlier_attempt(key: str) -> dict[str, Any] | None:
+    """Return the run to resume after a restart by ``torchrun --max-restarts``; ``None`` if there is none.
+
+    ``folder`` is its folder, ``time_from`` when ``trainer.max_time`` began, in its first attempt.
+    """
+    earlier = json.loads(recall(key) or "null")
+    return earlier if earlier and (Path(earlier["folder"]) / "run.json").exists() else None
+
+
+def begin_attempt(key: str, config: TrainConfig, folder: str | Path | None, varies: str, time_from: float) -> str:
+    """Create a run folder, remember it, and return its path.
 
     Args:
+        key: of the attempt.
         config: what to train.
         folder: the run folder; ``None`` for one with a new name in ``runs/`` under ``paths.output_dir``.
         varies: the overrides in which the run differs from others of its sweep.
-        time_from: when ``trainer.max_time`` began, in this attempt.
+        time_from: when ``trainer.max_time`` began.
 
     Raises:
         RunError: the folder can't be created, or has another run.
     """
-    request = json.dumps([to_plain(config), None if folder is None else str(folder), varies], sort_keys=True)
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    _attempts[digest] += 1
-    key = f"run {digest} {_attempts[digest]}"
-    if (earlier := recall(key)) is not None:
-        attempt = Attempt(**json.loads(earlier))
-        record = RunRecord(Path(attempt.path))
-        if (record.path / "run.json").exists():
-            # The process that wrote it may have run on another machine: it has ended all the same.
-            status = "finished" if record.status == "finished" else "interrupted"
-            return replace(attempt, status=status)
     name = run_name(config, varies)
     record = RunRecord.create(Path(config.paths.output_dir) / "runs", name) if folder is None else RunRecord.at(folder)
-    attempt = Attempt(str(record.path), time_from)
-    remember(key, json.dumps(asdict(attempt)))
-    return attempt
+    remember(key, json.dumps({"folder": str(record.path), "time_from": time_from}))
+    return str(record.path)
 
 
 def run_name(config: TrainConfig, varies: str) -> str:

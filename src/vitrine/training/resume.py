@@ -28,7 +28,6 @@ from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.distill import Distillation, refuse_other_teacher, teacher_of
-from vitrine.training.fit import carry_out
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
 from vitrine.training.lr_range import with_lr
@@ -36,6 +35,7 @@ from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline
 from vitrine.training.schedules import learning_rate_factor, total_steps
+from vitrine.training.session import carry_out
 from vitrine.training.weights import read_checkpoint
 
 
