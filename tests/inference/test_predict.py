@@ -595,8 +595,7 @@ def test_runs_with_other_classes_are_no_ensemble(predict, run, pictures, tmp_pat
 
 def test_probabilities_are_calibrated_on_validation_and_the_effect_reported(predict, run, pictures, tmp_path):
     _, out, err = predict(f"run={run.record.path}", f"input={pictures}", "output=x.csv", "calibrate=true")
-    assert "is of an older version and has no fingerprint of its data" in err
-    assert len(err.splitlines()) == 1
+    assert not err
     number = r"(\d+\.\d+)"
     effect = rf"NLL {number} to {number}, ECE {number} to {number}"
     fitted = re.search(rf"temperature  {number}, fitted on 144 validation images: {effect}", out)

@@ -184,15 +184,6 @@ def test_a_moved_copy_of_the_data_is_the_same_data(copy, again):
     assert "data_changes" not in copy.facts
 
 
-@pytest.mark.whole
-def test_a_run_of_an_older_version_gets_a_fingerprint_with_a_warning(copy, again, capfd):
-    recorded = copy.facts["data_fingerprint"]
-    copy.update(data_fingerprint=None)
-    again()
-    assert "has no fingerprint of its data" in capfd.readouterr().err
-    assert copy.facts["data_fingerprint"] == recorded
-
-
 @pytest.mark.parametrize("folder", ["cache", "gone", "documents"])
 def test_testing_writes_no_cache_to_a_folder_that_the_run_names(whole, copy, tmp_path, folder, monkeypatch):
     (tmp_path / "documents").mkdir()

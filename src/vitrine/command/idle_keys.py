@@ -19,11 +19,11 @@ def idle_keys(given: Mapping[str, str], configs: Sequence[Any]) -> list[Fault]:
 
     Args:
         given: typed or varied keys, and their values as typed; "" for those of a search.
-        configs: of the runs. One that is resumed may have keys that had no effect before; other commands have none.
+        configs: of the runs; other commands have none.
     """
     found = []
     given = dict(given) | {f"{group}.name": choice for group, choice in given.items()}
-    configs = [config for config in configs if isinstance(config, TrainConfig) and config.resume is None]
+    configs = [config for config in configs if isinstance(config, TrainConfig)]
     defaults = {key: field.default for key, field in leaves(TrainConfig) if key in _RULES and key in given}
     for key, default in defaults.items():
         rule, values = _RULES[key], {value_at(config, key) for config in configs}

@@ -48,7 +48,7 @@ def repeats_faults(config: TrainConfig) -> Iterator[Fault]:
 def mixing_faults(config: TrainConfig) -> Iterator[Fault]:
     """Yield what mixes nothing: a share of images alone, and pairs in batches of one."""
     augment = config.augment
-    if augment.mixes and config.data.batch_size == 1 and config.resume is None:  # old runs stay resumable
+    if augment.mixes and config.data.batch_size == 1:
         key, value = ("mixup", augment.mixup) if augment.mixup else ("cutmix", augment.cutmix)
         problem = "mixes pairs of a batch, and data.batch_size=1 has none"
         yield Fault(f"augment.{key}", f"{value:g}", problem, f"augment.{key}=0")

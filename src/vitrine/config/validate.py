@@ -62,9 +62,9 @@ def train_faults(config: TrainConfig, sound: TrainConfig | None = None) -> list[
     for uses, check in _CHECKS:
         if not broken & set(uses):  # a value outside its limits is reported once
             found += check(config)
-    trainer, is_new = config.trainer, config.resume is None  # a resumed run may have other epochs
-    found += unread_positions(config.model) if is_new and not found else []
-    # A short trial of a command, as with debug=quick, may leave out sizes.
+    found += [] if found else unread_positions(config.model)
+    trainer, is_new = config.trainer, config.resume is None
+    # A resumed run may have other epochs; a short trial of a command, as with debug=quick, may leave out sizes.
     if is_new and config.debug.limit_batches is None and not {fault.key for fault in found} & SIZES_IN_EPOCHS:
         found += unused_sizes(trainer.image_schedule, trainer.max_epochs)
     return found
@@ -113,7 +113,7 @@ def _channel_statistics(config: TrainConfig) -> Iterator[Fault]:
             nearest = f"{key}=[{sum(values) / len(values):.4g}]" if values else ""
             advice = "`vitrine channel-statistics` prints those of your data"
             yield Fault(key, str(values), f"needs 1 value{several}; {advice}", nearest)
-        if config.resume is None and not all(0 <= value <= 1 for value in values):  # old runs stay readable
+        if not all(0 <= value <= 1 for value in values):
             yield Fault(key, str(values), PIXELS)
 
 
@@ -183,7 +183,7 @@ def _settings_of_built_in_parts(config: TrainConfig) -> Iterator[Fault]:
 
 def _attention_kernel(config: TrainConfig) -> Iterator[Fault]:
     kernel, own = config.model.attention_kernel, config.model.attention
-    if kernel == "auto" or not is_dotted(own) or config.model.pool == "map" or config.resume is not None:
+    if kernel == "auto" or not is_dotted(own) or config.model.pool == "map":
         return
     bases = getattr(load(own), "__mro__", None)  # a function may return an attention of vitrine's
     if bases and "vitrine.models.attention" not in {base.__module__ for base in bases}:
@@ -203,8 +203,6 @@ def _parts_of_the_data(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("data.fold", str(data.fold), "needs the number of folds", "data.folds=5")
     elif data.fold is not None and data.folds is not None and data.fold >= data.folds:
         yield Fault("data.fold", str(data.fold), f"must be < {data.folds}, the number of folds: they count from 0")
-    if config.resume is not None:  # a run of an older version may have what has no effect
-        return
     if data.subset_seed != DataConfig.subset_seed and data.train_fraction is None and data.per_class is None:
         problem = "draws the images of data.train_fraction or data.per_class, and neither is set"
         yield Fault("data.subset_seed", str(data.subset_seed), problem, f"data.subset_seed={DataConfig.subset_seed}")

@@ -17,7 +17,7 @@ TAGS = "a tag must have 1 to 64 characters for Weights & Biases"
 def wandb_faults(config: TrainConfig) -> Iterator[Fault]:
     """Yield each of W&B's variables and of the configuration's values that cannot work.
 
-    Of a run that is resumed, only what is unsafe or stops the client: one of an older version may have the rest.
+    Of a run that is resumed, only what is unsafe or stops the client.
     """
     wandb, is_new = config.logger.wandb, config.resume is None
     for part in parts_of(config.logger) if is_new else ():

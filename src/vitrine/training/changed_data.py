@@ -38,7 +38,7 @@ def check_data(
         data: its data as it is now, with a fingerprint.
         accept: whether changed data is accepted.
         splits: those that are compared.
-        warn: whether to report accepted changes, and that a run of an older version has no fingerprint.
+        warn: whether to report accepted changes.
         key: the command's override for the folder of the data.
 
     Returns:
@@ -59,11 +59,6 @@ def check_data(
         )
     if warn and found:
         report(f"warning: the data is not what {record.path} was trained on: {listed(found, separator='; ')}")
-    elif warn and known.get("data_fingerprint") is None:
-        report(
-            f"warning: {record.path} is of an older version and has no fingerprint of its data; "
-            "whether its images have changed was not checked"
-        )
     return found
 
 
@@ -84,10 +79,8 @@ def validation_splits(data: ImageDataModule) -> list[str]:
 
 
 def record_data(record: RunRecord, data: ImageDataModule, changed: list[str]) -> None:
-    """Record the data that a run is resumed on: its changes if they were accepted, or a fingerprint if it has none."""
-    known = record.facts
+    """Record the data that a run is resumed on, if its changes were accepted."""
     if changed:
+        known = record.facts
         entry = {"at": now(), "changes": changed, "images": known.get("images"), "classes": known.get("classes")}
         record.update(data_changes=[*(known.get("data_changes") or []), entry], **data_facts(data))
-    elif known.get("data_fingerprint") is None:
-        record.update(data_fingerprint=data.dataset.fingerprint)

@@ -366,8 +366,7 @@ def _sizes(
 ) -> ViTConfig:
     """Return ``config`` with the image and patch size of the weights: as stored, or inferred from their shapes."""
     if stored is not None:
-        stride = stored.get("patch_stride")  # older versions had no such field
-        return replace(config, image_size=stored["image_size"], patch_size=stored["patch_size"], patch_stride=stride)
+        return replace(config, **{key: stored[key] for key in ("image_size", "patch_size", "patch_stride")})
     patch = config.patch_hw if patches is None or patches.ndim != 4 else tuple(patches.shape[-2:])
     grid = config.grid
     if config.position == "learned":

@@ -1,8 +1,7 @@
 """The Lightning trainer of a run: hardware, callbacks and plugins from the configuration."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,7 +20,7 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.feature_source import Extract
 from vitrine.distributed.hardware import lightning_deterministic
 from vitrine.distributed.launch import Launch
-from vitrine.errors import Interrupted, RunError
+from vitrine.errors import Interrupted
 from vitrine.signals import restored_handlers
 from vitrine.tracking.loggers import RunLogger
 from vitrine.training.callbacks import CompleteCache, EarlyStopping, Pruning, TrainingLog
@@ -120,28 +119,13 @@ def train(
     if has_constant_features(config):
         data.features_of = _extraction(trainer, module)
     last = record.last if record.last.exists() else None
-    with restored_handlers(), failing_in_one_line(config), _naming_other_groups(last):
+    with restored_handlers(), failing_in_one_line(config):
         trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
     if stop.asked:  # by a signal after the last epoch's check
         raise Interrupted
     if config.debug.profile and logger is not None:
         print(trainer.profiler.summary())  # type: ignore[attr-defined]
     return checkpoints.best
-
-
-@contextmanager
-def _naming_other_groups(last: Path | None) -> Iterator[None]:
-    """Replace PyTorch's error where the optimiser's state in ``last`` is of other groups of parameters."""
-    try:
-        yield
-    except ValueError as error:
-        if last is None or "parameter group" not in str(error):
-            raise
-        raise RunError(
-            f"{last} holds the state of an optimiser with other groups of parameters. Earlier versions spared a part "
-            "of yours weight decay where names of parameters end in bias, latent, frequencies, cls_token, reg_token "
-            "or pos_embed: let its no_weight_decay() name them, and resume with allow_changed_code=true"
-        ) from error
 
 
 def build_trainer(
