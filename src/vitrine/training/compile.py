@@ -220,7 +220,7 @@ class Compilation(Callback):
         if data.multi_label:
             labels = images.new_zeros(len(images), data.num_classes)
         statistics = [(buffer, buffer.clone()) for buffer in module.buffers()]
-        places = [(part._buffers, dict(part._buffers)) for part in module.modules()]  # a loss may make some, or others
+        places = [(part._buffers, dict(part._buffers)) for part in module.modules()]  # a loss may replace some
         seconds = []
         try:
             for _ in range(4):

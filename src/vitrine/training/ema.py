@@ -8,8 +8,6 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 
-from vitrine.config.parts import PartError
-
 
 class ExponentialMovingAverage(WeightAveraging):
     """Lightning's weight averaging as an EMA that never waits for the device.
@@ -46,10 +44,6 @@ class ExponentialMovingAverage(WeightAveraging):
         assert self._average_model is not None
         modules = (self._average_model.module, pl_module)
         states = [module.state_dict(keep_vars=True) for module in modules]
-        if made := sorted(states[1].keys() - states[0].keys()):
-            problem = f"makes {made[0].partition('.')[2]} in training, and an average of weights has no value for it"
-            config: Any = pl_module.config
-            raise PartError(config.loss.name, f"{problem}: register it with its shape in __init__")
         pairs = {id(one): (one.detach(), other.detach()) for one, other in zip(*map(dict.values, states), strict=True)}
         self._of_loss = _buffers_of_loss(pl_module)
         self._floats: tuple[list[Tensor], list[Tensor]] = ([], [])

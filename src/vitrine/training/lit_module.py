@@ -24,18 +24,14 @@ from vitrine.data.image_dataset import Batch
 from vitrine.data.preparation import normalised
 from vitrine.errors import Diverged, RunError
 from vitrine.models import VisionTransformer, build_model
-from vitrine.text import report
 from vitrine.training.distill import Distillation
 from vitrine.training.finetune import freeze
-from vitrine.training.losses import build_loss, mean_loss, restore_state
+from vitrine.training.losses import build_loss, mean_loss
 from vitrine.training.metrics import all_labels_right, by_target
 from vitrine.training.optim import build_optimizer
 from vitrine.training.schedules import build_schedule
 from vitrine.training.smaller_images import SmallerImages
 from vitrine.training.stage_metrics import StageMetrics
-from vitrine.training.weights import model_weights
-
-CRITERIA = ("training_criterion.", "criterion.")  # prefixes of names in a checkpoint
 
 
 class Classifier(pl.LightningModule):
@@ -330,13 +326,7 @@ class Classifier(pl.LightningModule):
         checkpoint["recent"] = self.unlogged_steps().tolist() if self.unlogged else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the training metrics not yet logged and the loss, whose state a checkpoint may lack."""
-        warning = restore_state(self.criterion, self.config.loss.name, model_weights(checkpoint, "criterion."))
-        if warning and self.global_rank == 0:
-            report(warning)
-        own = {name: value for name, value in self.state_dict().items() if name.startswith(CRITERIA)}
-        for key in checkpoint.keys() & {"state_dict", "current_model_state"}:  # of averaged weights, there are both
-            checkpoint[key] = own | checkpoint[key]
+        """Restore the training metrics not yet logged."""
         recent = torch.tensor(checkpoint["recent"], dtype=self.mean.dtype)
         self.unlogged = [(loss, right) for loss, right in recent]
 

@@ -1,6 +1,6 @@
 """Losses of logits and targets, weights of classes in them, and the mean loss over the batches of a split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -202,42 +202,17 @@ def mean_loss(loss: Loss, name: str, logits: Tensor, targets: Tensor) -> Tensor:
     raise PartError(name, f"must return the mean loss, a scalar tensor, not {given}")
 
 
-def restore_state(loss: Loss, name: str, state: Mapping[str, Tensor]) -> str:
-    """Give a loss its state in a checkpoint, also buffers that it makes or resizes in training.
-
-    Args:
-        loss: as :func:`build_loss` returns it; a function has no state.
-        name: ``loss.name``.
-        state: of any shapes and dtypes, by name in the loss.
-
-    Returns:
-        A warning that names what ``state`` lacks, which is as the loss began; empty if it lacks nothing.
-    """
-    if not isinstance(loss, nn.Module):
-        return ""
-    parts = dict(loss.named_modules(remove_duplicate=False))
-    for key, value in state.items():
-        path, _, own = key.rpartition(".")
-        if (part := parts.get(path)) is None:
-            continue
-        if own in part._parameters:
-            part._parameters[own] = nn.Parameter(value.clone(), requires_grad=False)
-        elif own in part._buffers or not hasattr(part, own):
-            part.register_buffer(own, value.clone())
-    missing = [key.rpartition(".")[2] for key in loss.state_dict() if key not in state]
-    return f"warning: the checkpoint has no {listed(missing)} of loss={name}, which begins anew" if missing else ""
-
-
 def try_loss(config: TrainConfig) -> None:
     """Call a loss of the user's with each kind of targets of a run: those of validation come after a whole epoch.
 
     Raises:
-        PartError: as of :func:`mean_loss`.
+        PartError: as of :func:`mean_loss`, or it makes or resizes a buffer, which a checkpoint could not restore.
     """
     data, name, classes = config.data, config.loss.name, config.model.num_classes
     if not is_dotted(name):
         return
     _, plain = build_loss(config.loss, classes_per_target=data.classes_per_target)
+    shapes = _shapes(plain)
     several = len(data.classes_per_target)
     labels = torch.zeros((2, several) if several > 1 else 2, dtype=torch.int64)
     kinds = {"labels": torch.zeros(2, classes, dtype=torch.uint8) if data.multi_label else labels}
@@ -249,6 +224,15 @@ def try_loss(config: TrainConfig) -> None:
         except PartError as error:
             when = "validation" if kind == "labels" else "training with MixUp and CutMix"
             raise PartError(name, f"{error.problem}; given {kind} {tuple(targets.shape)}, as in {when}") from error
+    if changed := sorted(dict(_shapes(plain).items() - shapes.items())):
+        problem = (
+            f"makes or resizes {changed[0].removeprefix('loss.')} in training; register it with its shape in __init__"
+        )
+        raise PartError(name, problem)
+
+
+def _shapes(loss: Loss) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in loss.state_dict().items()} if isinstance(loss, nn.Module) else {}
 
 
 def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], num_classes: int) -> Tensor | None:
