@@ -12,7 +12,6 @@ decoded. Scanning imports no torch.
 """
 
 import io
-import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -256,9 +255,6 @@ def _table(file: Path, version: Version) -> Any:
     try:
         refuse_pipe(file)
         with pa.memory_map(str(file)) as source:
-            if any(map(_is_compressed, pa.ipc.MessageReader.open_stream(source))):
-                raise ValueError("it is compressed, and could be of any size; save_to_disk compresses nothing")
-            source.seek(0)
             table = pa.ipc.open_stream(source).read_all()
             table.validate(full=True)  # offsets in the file are read as places in memory
             if len(table) > version[1]:  # columns of nothing can be of any length
@@ -266,34 +262,5 @@ def _table(file: Path, version: Version) -> Any:
             if _version(file) != version:
                 raise DataError(f"{file} has changed since its rows were listed; start again")
             return table
-    except (OSError, ValueError, struct.error, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{file} is damaged: {first_line(error)}; copy the data set again") from None
-
-
-def _is_compressed(message: Any) -> bool:
-    """Whether a message of an Arrow file has a compressed body, from its metadata, which pyarrow does not show.
-
-    It is a FlatBuffer as in Arrow's format/Message.fbs, which pyarrow has verified: a Message has its header in field
-    2, a DictionaryBatch its RecordBatch in field 1, and that its compression in field 3. Arrow 0.17 named it in the
-    custom metadata of a Message, field 4, which no batch of a data set has.
-    """
-    metadata = message.metadata.to_pybytes()
-
-    def read(kind: str, place: int) -> int:
-        return int(struct.unpack_from(f"<{kind}", metadata, place)[0])
-
-    def field(table: int, number: int) -> int:
-        """Return where a field's value is, or 0 if the table lacks it."""
-        known = table - read("i", table)
-        at = read("H", known + 4 + 2 * number) if 4 + 2 * number < read("H", known) else 0
-        return at and table + at
-
-    def inner(table: int, number: int) -> int:
-        at = field(table, number)
-        return at and at + read("I", at)
-
-    if message.type not in ("record batch", "dictionary"):
-        return False
-    header = inner(read("I", 0), 2)
-    batch = inner(header, 1) if message.type == "dictionary" else header
-    return inner(batch, 3) != 0 or inner(read("I", 0), 4) != 0
