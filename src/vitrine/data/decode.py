@@ -1,7 +1,8 @@
 """Image files and the decoder that turns them into uint8 tensors of one size."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -131,17 +132,8 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
             Undecodable: the file is missing, damaged, not an image of ``FORMATS``, larger than Pillow's limit of 179
                 megapixels, or has pixels of 32 bits.
         """
-        try:
-            with _opened(path) as file:
-                return self.converted(file)
-        except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-            if isinstance(error, FileNotFoundError) and isinstance(path, Path):
-                raise Undecodable({str(path): f"there is no file {path}"}) from None
-            name = str(path) if isinstance(path, ImageFile) else "the picture"
-            is_strange_tiff = isinstance(error, UnidentifiedImageError) and name.lower().endswith((".tif", ".tiff"))
-            hint = f"; {TIFFS}" if is_strange_tiff else ""
-            problem = first_line(error).removesuffix(f" {path!r}")  # Pillow names an open file by its address
-            raise Undecodable({name: f"{name} cannot be decoded as an image: {problem}{hint}"}) from None
+        with _decoded(path) as file:
+            return self.converted(file)
 
     def converted(self, image: Image.Image) -> Image.Image:
         """Orient an image as its EXIF orientation says, and convert it to the mode of :attr:`channels`.
@@ -199,11 +191,8 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
 
 def size_of(path: ImageFile) -> tuple[int, int]:
     """Return height and width of an image file, as its header has them. Raises Undecodable as :meth:`Decoder.open`."""
-    try:
-        with _opened(path) as file:
-            return file.height, file.width
-    except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-        raise Undecodable({str(path): f"{path} cannot be decoded as an image: {first_line(error)}"}) from None
+    with _decoded(path) as file:
+        return file.height, file.width
 
 
 def has_pages(path: ImageFile) -> bool:
@@ -223,13 +212,10 @@ def sixteen_bit_values(path: ImageFile) -> tuple[int, int, bool] | None:
     Raises:
         Undecodable: as :meth:`Decoder.open`.
     """
-    try:
-        with _opened(path) as file:
-            if not _is_of_16_bits(file):
-                return None
-            values = np.asarray(file)
-    except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
-        raise Undecodable({str(path): f"{path} cannot be decoded as an image: {first_line(error)}"}) from None
+    with _decoded(path) as file:
+        if not _is_of_16_bits(file):
+            return None
+        values = np.asarray(file)
     has_colours = values.dtype == np.uint8
     unit = 256 if has_colours else 1
     return unit * int(values.min()), unit * int(values.max()), has_colours
@@ -239,6 +225,22 @@ def _is_of_16_bits(image: Image.Image) -> bool:
     """Whether an image that is not loaded yet comes from a file with 16 bits for each channel."""
     raw_mode = str(getattr(image, "tile", ""))  # among the rest: I;16B
     return image.format in (*SIXTEEN_BITS, "TIFF") and ";16" in raw_mode
+
+
+@contextmanager
+def _decoded(path: ImageFile | BinaryIO) -> Iterator[Image.Image]:
+    """Open an image file, and raise Undecodable where it, or what is done with it, fails."""
+    try:
+        with _opened(path) as file:
+            yield file
+    except Exception as error:  # Pillow raises many types of exceptions on damaged bytes
+        if isinstance(error, FileNotFoundError) and isinstance(path, Path):
+            raise Undecodable({str(path): f"there is no file {path}"}) from None
+        name = str(path) if isinstance(path, ImageFile) else "the picture"
+        is_strange_tiff = isinstance(error, UnidentifiedImageError) and name.lower().endswith((".tif", ".tiff"))
+        hint = f"; {TIFFS}" if is_strange_tiff else ""
+        problem = first_line(error).removesuffix(f" {path!r}")  # Pillow names an open file by its address
+        raise Undecodable({name: f"{name} cannot be decoded as an image: {problem}{hint}"}) from None
 
 
 def _opened(path: ImageFile | BinaryIO, formats: tuple[str, ...] = FORMATS) -> ImageFileOfPillow:
