@@ -22,7 +22,7 @@ from vitrine.errors import DataError
 from vitrine.training.compile import Compilation
 from vitrine.training.evaluate import classifier_from
 from vitrine.training.lit_module import Classifier
-from vitrine.training.losses import LOSSES, build_loss, class_weights, mean_loss, try_loss
+from vitrine.training.losses import LOSSES, build_loss, check_class_names, class_weights, mean_loss, try_loss
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -95,11 +95,11 @@ def test_weights_can_be_listed_or_named_and_a_class_that_is_none_is_refused():
     in_another_form = LossConfig(class_weights={"ba\u0308r": 4})
     assert class_weights(in_another_form, LABELS, ["ant", "bee", "b\u00e4r"], 3).tolist() == [1.0, 1.0, 4.0]
     with pytest.raises(DataError, match=r"a weight for beee, which is not a class of the data; did you mean bee\?"):
-        weights({"beee": 4})
+        check_class_names(LossConfig(class_weights={"beee": 4}), NAMES)
     with pytest.raises(
         DataError, match="a weight for newt, which is not a class of the data; its classes are ant, bee and c"
     ):
-        weights({"newt": 4})
+        check_class_names(LossConfig(class_weights={"newt": 4}), NAMES)
 
 
 def test_weights_of_other_classes_are_refused_before_anything_is_written(tmp_path):

@@ -23,7 +23,6 @@ from vitrine.training.console import quiet_libraries
 from vitrine.training.distill import Distillation
 from vitrine.training.lifecycle import owned, record_origin, recorded
 from vitrine.training.load_data import check_split_keys, load_data
-from vitrine.training.losses import check_class_names
 from vitrine.training.new_parts import check_trained
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.resume import resume
@@ -102,7 +101,6 @@ def fit(
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             check_split_keys(config, data)
-            check_class_names(config.loss, data.dataset.classes)
             distillation = Distillation.prepare(config, data.dataset, trust)
             notes = [] if distillation is None else distillation.notes(data)
             if pretrained is not None:

@@ -22,6 +22,7 @@ from vitrine.runs.data_changes import run_changes
 from vitrine.runs.flatten import flatten
 from vitrine.text import listed, plural, report
 from vitrine.training.changed_data import data_facts
+from vitrine.training.losses import check_class_names
 
 LOOKED_AT = 10  # pictures that are looked at, or a few more
 FEW_LEVELS = 64  # of the 256 that 16 bits become: cameras of 12 and 14 bits use 16 and 64
@@ -49,6 +50,7 @@ def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDat
         _check_same_data(data, shared["facts"], ranks.rank)
         return data
     data = read()
+    check_class_names(config.loss, data.dataset.classes)
     _check_shares(config, len(data.train), hardware.devices)
     if config.resume is None:
         pictures = data.dataset.files.get("train", ())

@@ -245,19 +245,15 @@ def class_weights(config: LossConfig, labels: Tensor, classes: Sequence[str], nu
     Args:
         config: the loss.
         labels: of the training images, (N,) int64.
-        classes: names of the classes.
+        classes: names of the classes, among which are those of ``loss.class_weights``.
         num_classes: number of logits; those without a class have weight 1.
 
     Returns:
         (num_classes,) float32.
-
-    Raises:
-        DataError: weights are given for a class that the data lacks.
     """
     given = config.class_weights
     if given is None:
         return None
-    check_class_names(config, classes)
     weights = torch.ones(num_classes, dtype=torch.float64)
     counts = labels.cpu().bincount(minlength=num_classes).double()
     present = counts > 0
