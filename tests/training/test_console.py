@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,8 +24,9 @@ FACTS = {
     "flops_per_image": 35_145_000_000,
     "steps_per_epoch": 1_012,
 }
-SIZES = {"train": 1_294, "val": 143, "test": 0}
-STORAGE = "in memory: 92 kB"
+DATA = SimpleNamespace(
+    sizes={"train": 1_294, "val": 143, "test": 0}, placement=SimpleNamespace(line="in memory: 92 kB")
+)
 
 
 @pytest.fixture(params=["terminal", "plain"])
@@ -43,13 +45,18 @@ def printed(console: Console) -> str:
     return " ".join(console.file.getvalue().split())
 
 
+def show(console, config, record, hardware, facts=FACTS, classes=""):
+    run = SimpleNamespace(config=config, record=record, hardware=hardware, pretrained=None)
+    show_start(console, run, DATA, facts, classes)
+
+
 def start(
     console: Console, record: RunRecord, *overrides: str, devices: int = 1, classes: str = "a: 9, b: 3 in train"
 ) -> None:
     rate = [] if "finetune=linear_probe" in overrides else ["optimizer.lr=0.003"]
     config = composed("model=vit_nano", "position=learned", *rate, "seed=7", *overrides)
     hardware = Hardware("cpu", devices, "bf16-mixed", "explicit", "CPU, 2 threads")
-    show_start(console, config, record, hardware, FACTS, SIZES, STORAGE, classes=classes)
+    show(console, config, record, hardware, classes=classes)
 
 
 def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
@@ -85,9 +92,7 @@ def test_no_kernel_is_named_for_code_outside_vitrine(console, tmp_path, override
     own = {"name": name} if key == "model" else {key: name}
     config = composed("model=vit_nano", "position=learned", "trainer.precision=32-true")
     config = replace(config, model=replace(config.model, **own))
-    show_start(
-        console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"), FACTS, SIZES, STORAGE
-    )
+    show(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"))
     assert f"precision 32-true{end} run folder" in printed(console)
 
 
@@ -284,8 +289,7 @@ def test_large_numbers_are_short(tmp_path, flops, shown):
     console = Console(file=io.StringIO(), force_terminal=False)
     config = composed("model=vit_nano")
     facts = {**FACTS, "flops_per_image": flops}
-    hardware = Hardware("cpu", 1, "32-true", "sdpa", "CPU")
-    show_start(console, config, RunRecord(tmp_path), hardware, facts, SIZES, STORAGE)
+    show(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"), facts)
     assert f"FLOPs per image  {shown}" in console.file.getvalue()
 
 

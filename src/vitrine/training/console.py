@@ -4,7 +4,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -26,25 +26,20 @@ from vitrine.tracking.wandb_values import completed
 from vitrine.training.finetune import has_constant_features
 
 if TYPE_CHECKING:  # it imports Lightning, which takes seconds
+    from vitrine.data.datamodule import ImageDataModule
     from vitrine.training.compile import Compiled
     from vitrine.training.lr_range import RangeTest
+    from vitrine.training.run import TrainingRun
 
 KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix products"}
 LONGEST = len("FLOPs per image")  # of the names that a training begins with
 
 
 def show_start(
-    console: Console,
-    config: TrainConfig,
-    record: RunRecord,
-    hardware: Hardware,
-    facts: Mapping[str, int],
-    sizes: Mapping[str, int],
-    storage: str,
-    pretrained: Sequence[str] | None = None,
-    classes: str = "",
+    console: Console, run: "TrainingRun", images: "ImageDataModule", facts: Mapping[str, int], classes: str
 ) -> None:
     """Print a table of data, classes, model, parameters, FLOPs, device, precision, run folder and loggers."""
+    config, record, hardware, sizes = run.config, run.record, run.hardware, images.sizes
     model, data = config.model, config.data
     targets = [plural(count, "class", "classes") for count in data.classes_per_target]
     if len(data.targets) > 1:
@@ -52,8 +47,8 @@ def show_start(
     layout = f"{format_size(data.image_size)}x{data.in_channels}, {listed(targets)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
-    images = plural(min(data.batch_size, sizes["train"]), "image")
-    plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {images}"
+    batch = plural(min(data.batch_size, sizes["train"]), "image")
+    plan = f"{epochs} of {plural(facts['steps_per_epoch'], 'step')} with {batch}"
     tokens = f"{plural(model.tokens, 'token')} of {format_size(model.patch_size)} pixels"
     processes = f", {hardware.devices} processes" if hardware.devices > 1 else ""
     architecture = f"ViT {model.dim} wide, {model.depth} deep, {model.heads} heads; {tokens}, "
@@ -64,7 +59,7 @@ def show_start(
     rows = {
         "data": f"{data.name}: {layout}; {split}",
         **({"classes": classes} if classes else {}),
-        "images": storage,
+        "images": images.placement.line,
         "model": architecture,
         "parameters": f"{facts['parameters']:,}{_trained(config, facts)}",
         "FLOPs per image": f"{short_number(facts['flops_per_image'])} (forward; a multiply-add is 2)"
@@ -77,8 +72,8 @@ def show_start(
         "run folder": str(record.path),
         **_loggers(config.logger, record),
     }
-    if pretrained is not None:
-        rows["pretrained"] = "; ".join([str(model.pretrained), *pretrained])
+    if run.pretrained is not None:
+        rows["pretrained"] = "; ".join([str(model.pretrained), *run.pretrained.changes])
     _print(console, rows)
 
 

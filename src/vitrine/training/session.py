@@ -86,9 +86,7 @@ def _lead(
     """Train together with the other ranks, test, and show and record both."""
     config, record, console = run.config, run.record, Console()
     facts, by_epoch = _record_plan(run, data, module, first_epoch)
-    changes = None if run.pretrained is None else run.pretrained.changes
-    place, classes = data.placement.line, class_sizes(data)
-    show_start(console, config, record, run.hardware, facts, data.sizes, place, changes, classes)
+    show_start(console, run, data, facts, class_sizes(data))
     if config.optimizer.lr == AUTO:
         from vitrine.training.plots import draw_lr_range  # imports matplotlib
 
