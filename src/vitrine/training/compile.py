@@ -147,12 +147,15 @@ class Compilation(Callback):
         what = what_pays(device, trainer.world_size) if self.mode == "auto" else self.mode
         if what == "nothing":
             return Compiled(what, self._why_nothing(module))
-        problem, before, limit = self._of_any_rank(trainer, missing_for(device)), math.inf, None
-        if not problem and self.mode == "auto":
-            problem, before, total = self._worth_trying(trainer, module, what)
-            limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
-        if problem:
+        if problem := self._of_any_rank(trainer, missing_for(device)):
             return Compiled("nothing", problem)
+        before, limit = math.inf, None
+        if self.mode == "auto":
+            measured = self._uncompiled(trainer, module, what)
+            if isinstance(measured, str):
+                return Compiled("nothing", measured)
+            before, total = measured
+            limit = min(TRIAL_SHARE[what] * total, TRIAL_SECONDS[what])
         torch.compiler.reset()  # the recompilation limit counts earlier trainings in this process
         parts = compile_parts(module.model, what)
         self.what, after = what, math.inf  # while it is measured, too
@@ -182,30 +185,26 @@ class Compilation(Callback):
             return "the blocks are called once for each image"
         return "as configured" if module.config.trainer.compile == "nothing" else "as when this run began"
 
-    def _worth_trying(self, trainer: pl.Trainer, module: Classifier, what: str) -> tuple[str, float, float]:
-        """Return why ``auto`` does not try to compile, empty if it does; and seconds of a step and of all, uncompiled.
-
-        These are infinite where they are not measured.
-        """
+    def _uncompiled(self, trainer: pl.Trainer, module: Classifier, what: str) -> tuple[float, float] | str:
+        """Return seconds of a step and of all, uncompiled, or why ``auto`` does not try to compile."""
         if not self.may_measure:
-            return "deterministic runs do not decide by measured time", math.inf, math.inf
+            return "deterministic runs do not decide by measured time"
         if not _can_be_abandoned():
-            problem = "it is tried in a program's main thread only, where it can be abandoned"
-            return problem, math.inf, math.inf
+            return "it is tried in a program's main thread only, where it can be abandoned"
         least = EARNED_BACK_AFTER[what]
         left = self._of_rank_0(trainer, max(0.0, self.stop_by - time.time() - TimeLimit.MARGIN))
         if left < least:
-            return f"trainer.max_time leaves {short_duration(left)}, too short to pay off", math.inf, math.inf
+            return f"trainer.max_time leaves {short_duration(left)}, too short to pay off"
         settings = module.config.trainer
         sides = image_sides(settings.image_schedule, settings.max_epochs)
         whole = sides.count(None) / len(sides)  # steps on smaller images are not compiled
         parts = settings.accumulate_grad_batches * module.steps * whole
         step = self._of_rank_0(trainer, self._step_seconds(trainer, module, least / parts))
-        total, problem = min(step * parts, left), ""
+        total = min(step * parts, left)
         if total < least:
             untimed = "" if module.distillation is None else " beside its teacher"  # which is not compiled
-            problem = f"training takes less than {short_duration(total)}{untimed}, too short to pay off"
-        return problem, step, total
+            return f"training takes less than {short_duration(total)}{untimed}, too short to pay off"
+        return step, total
 
     def _step_seconds(self, trainer: pl.Trainer, module: Classifier, short: float = 0.0) -> float:
         """Time a forward and backward pass on a part of a batch: the shortest of three after a warm-up, in seconds.
