@@ -13,7 +13,6 @@ from vitrine.command.compose import points
 from vitrine.command.sources import Sources, composing
 from vitrine.errors import ConfigError, RunError
 from vitrine.runs import RunRecord
-from vitrine.sweeps import study
 from vitrine.sweeps.fingerprint import record_facts
 from vitrine.sweeps.search import plan_search
 from vitrine.sweeps.search_checks import check_owner
@@ -102,17 +101,6 @@ def test_a_file_that_is_no_journal_of_a_search_is_left_as_it_is(tmp_path, place,
     with pytest.raises(RunError, match=f"cannot read {journal}: {problem}; rerun=true"):
         open_study(tmp_path, ["val/acc"])
     assert journal.read_text() == other.read_text() == content
-
-
-def test_a_search_for_the_worst_value_of_a_metric_is_not_continued(tmp_path, monkeypatch):
-    """An earlier version took a class metric for one of which the highest value is the best."""
-    metrics = ["val/acc", "val/Brier"]
-    with monkeypatch.context() as earlier:
-        earlier.setattr(study, "lower_is_better", lambda metric: False)
-        open_study(tmp_path, metrics)
-    problem = "the search was begun to maximize val/Brier, of which lower is better; rerun=true starts over"
-    with pytest.raises(RunError, match=problem):
-        open_study(tmp_path, metrics)
 
 
 def test_a_search_that_does_not_say_what_it_searched_is_refused(tmp_path):

@@ -5,8 +5,6 @@ processes can share a study, and one that is killed leaves it consistent.
 """
 
 import hashlib
-import io
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -20,7 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection as Direction
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -44,8 +42,7 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
 
     Raises:
         RunError: the study is missing or damaged, or cannot be locked; or its journal is none of Optuna's, which is
-            left as it is, a link, or larger than ``MAX_JOURNAL``; or the study was begun by a version that took
-            the worst value of a metric for the best.
+            left as it is, a link, or larger than ``MAX_JOURNAL``.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = folder / "study.journal"
@@ -59,15 +56,9 @@ def open_study(folder: Path, metrics: list[str] | None = None) -> optuna.Study:
         if metrics is None:
             return optuna.load_study(study_name=NAME, storage=storage, sampler=RandomSampler())
         directions = [Direction.MINIMIZE if lower_is_better(metric) else Direction.MAXIMIZE for metric in metrics]
-        study = optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
+        return optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
     except _DAMAGED as error:
         raise unreadable(path, error) from None
-    for metric, wanted, found in zip(metrics, directions, study.directions, strict=False):
-        if wanted != found:
-            better = "lower" if wanted == Direction.MINIMIZE else "higher"
-            problem = f"the search was begun to {found.name.lower()} {metric}, of which {better} is better"
-            raise RunError(f"{folder}: {problem}; rerun=true starts over in a new folder")
-    return study
 
 
 def user_attrs(folder: Path) -> dict[str, Any]:
@@ -78,8 +69,8 @@ def user_attrs(folder: Path) -> dict[str, Any]:
     """
     path = folder / "study.journal"
     try:
-        with _opened(path, "rb") as file:
-            storage = JournalStorage(_Written(file.read().split(b"\n")[:-1]))
+        with _opened(path, "rb"):
+            storage = JournalStorage(JournalFileBackend(str(path)))
         begun = any(study.study_name == NAME for study in storage.get_all_studies())
         return storage.get_study_user_attrs(storage.get_study_id_from_name(NAME)) if begun else {}
     except _DAMAGED as error:
@@ -106,19 +97,6 @@ class _Journal(JournalFileBackend):
             except OSError:
                 _drop_incomplete_line(file)
                 raise
-
-
-class _Written(BaseJournalBackend):
-    """The whole lines of a journal, to be read only."""
-
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._lines = lines
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        yield from map(json.loads, self._lines[log_number_from:])
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        raise io.UnsupportedOperation("this command only reads the journal")
 
 
 def distribution(values: Values) -> BaseDistribution:
