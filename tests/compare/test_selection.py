@@ -121,7 +121,8 @@ def test_fresh_seeds_are_as_many_others_at_least_three():
 
 
 def test_the_command_for_fresh_seeds_is_allowed_to_import_own_parts(tmp_path, write_run):
-    """As ``compare`` and ``runs best`` print it; a seed that diverged, of whichever row, is not fresh."""
+    """As ``compare`` and ``runs best`` print it; a seed of any row that diverged or was interrupted is not fresh."""
+    write_run(tmp_path, seed=5, status="interrupted", model={"position": "rope"})
     parts = {"my_lab.fourier.Fourier": "0123456789abcdef", "my_lab.log.Log": "fedcba9876543210"}
     for position, gain in (("learned", 0.0), ("rope", 0.01), ("my_lab.fourier.Fourier", 0.02)):
         own = position.startswith("my_lab")
@@ -137,8 +138,8 @@ def test_the_command_for_fresh_seeds_is_allowed_to_import_own_parts(tmp_path, wr
     (luck,) = luck_sentence(latest_by_configuration(runs, "val/acc"), runs[0], "val/acc", found.entries).splitlines()[
         1:
     ]
-    assert compared.endswith(f"{allowed}seed=5,6,7")
-    assert luck.endswith(f"{allowed}seed=5,6,7")
+    assert compared.endswith(f"{allowed}seed=6,7,8")
+    assert luck.endswith(f"{allowed}seed=6,7,8")
 
 
 def test_the_filters_that_the_best_run_is_given_are_spelled_as_filters(tmp_path):

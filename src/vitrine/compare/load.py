@@ -32,8 +32,7 @@ class RunResult:
 
     Attributes:
         name: path of the run folder, or ``ENTITY/PROJECT/ID`` at W&B.
-        status: as in run.json. Only ``finished`` runs are compared; of others, nothing else is loaded, but the
-            configuration if they failed or diverged.
+        status: as in run.json. Only ``finished`` runs are compared; of others, only the configuration is loaded.
         config: the resolved configuration, flat: ``{"model.dim": 64, ...}``.
         overrides: what the user typed, ``{"position": "rope", "seed": "0"}``; in a sweep, the trial's own values.
         facts: the content of run.json.
@@ -182,7 +181,7 @@ def load_results(
         return begun[path.parent], str(path.parent), orders[path.parent].get(path.name, math.inf)
 
     paths_kept = {entry.path for entry in kept.entries}
-    left_out = [_not_loaded(entry) for entry in every if entry.path not in paths_kept]
+    left_out = [_without_results(entry, entry.facts) for entry in every if entry.path not in paths_kept]
     return RunResults(sorted(runs, key=place), damaged, left_out)
 
 
@@ -196,15 +195,14 @@ def _order_of_trials(folder: Path) -> dict[str, int]:
 
 
 def result_of(entry: RunEntry) -> RunResult:
-    """Read a finished run from its folder; of another, the status, and the configuration if it failed or diverged.
+    """Read a finished run from its folder; of another, the status and the configuration.
 
     Raises:
         RunError: part of its record is missing or damaged.
     """
     folder, status = entry.path, entry.status
     if status != "finished":
-        config, facts = (entry.config, RunRecord.open(folder).facts) if status in FAILED else ({}, entry.facts)
-        return RunResult(str(folder), status, config, _overrides(facts), facts, {}, [], folder)
+        return _without_results(entry, RunRecord.open(folder).facts if status in FAILED else entry.facts)
     record = RunRecord.open(folder)
     facts, metrics = record.facts, entry.metrics
     if not metrics:
@@ -216,10 +214,8 @@ def result_of(entry: RunEntry) -> RunResult:
     return RunResult(str(folder), status, entry.config, _overrides(facts), facts, metrics, history, folder, labels_hash)
 
 
-def _not_loaded(entry: RunEntry) -> RunResult:
-    return RunResult(
-        str(entry.path), entry.status, entry.config, _overrides(entry.facts), entry.facts, {}, [], entry.path
-    )
+def _without_results(entry: RunEntry, facts: Mapping[str, Any]) -> RunResult:
+    return RunResult(str(entry.path), entry.status, entry.config, _overrides(facts), facts, {}, [], entry.path)
 
 
 def _overrides(facts: Mapping[str, Any]) -> dict[str, str]:
