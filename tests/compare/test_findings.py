@@ -204,7 +204,7 @@ def test_a_verdict_and_its_interval_agree_in_every_row(tmp_path, write_run):
     assert {tested.verdict for tested in found} == {"better", "inconclusive"}
     for tested in found:
         excludes_zero = tested.difference.low > 0 or tested.difference.high < 0
-        assert (tested.verdict != "inconclusive") == excludes_zero == (tested.p < 0.05)
+        assert (tested.verdict != "inconclusive") == excludes_zero == (tested.difference.corrected < 0.05)
         assert tested.difference.sd == pytest.approx(math.sqrt(2 * PooledVariance.of(rows).variance))
         half_width = Family(3, "dunnett", pooled=True).critical_t(9) * tested.difference.sd / 2
         assert tested.difference.high - tested.difference.mean == pytest.approx(half_width)
@@ -221,7 +221,9 @@ def test_a_row_that_fails_more_often_is_not_called_better(tmp_path, write_run):
         "rope and learned: no verdict, since means are over survivors; the difference is +5.03 points over 3 seeds, "
         "r = 1.00; of rope, 1 of 4 runs failed or diverged (95 % interval 1% to 81%)"
     ]
-    assert np.isnan([tested.p, tested.difference.p, tested.difference.low, tested.difference.high]).all()
+    assert np.isnan(
+        [tested.difference.corrected, tested.difference.p, tested.difference.low, tested.difference.high]
+    ).all()
     (worse,) = compared(tmp_path, baseline="rope").findings.comparisons
     assert worse.verdict == "inconclusive"
     write_run(tmp_path, "position=learned", seed=3, status="failed")
@@ -411,9 +413,9 @@ def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run
     assert not any("chosen by its result" in text for text in plain.caveats)
     assert any("intervals hold for all 3 pairs of rows" in text for text in chosen.caveats)
     (tested,) = [one for one in chosen.findings.comparisons if one.row.label == "learned"]
-    assert tested.difference.corrected == tested.p > tested.difference.p
+    assert tested.difference.corrected > tested.difference.p
     (plainly,) = [one for one in plain.findings.comparisons if one.row.label == "rope"]
-    assert tested.p > plainly.p, "Tukey's of three pairs, and Dunnett's of two"
+    assert tested.difference.corrected > plainly.difference.corrected, "Tukey's of three pairs, and Dunnett's of two"
     assert not any("chosen by" in text for text in compared(tmp_path, baseline="none").caveats)
 
 
@@ -483,7 +485,7 @@ def test_a_difference_that_correction_makes_insignificant_is_reported_with_both_
         f"rope and learned: no significant difference over 4 seeds, r = 0.74{THESE}, after correction for 4 comparisons"
     )
     rope = next(tested for tested in compared(tmp_path).findings.comparisons if tested.row.label == "rope")
-    assert rope.difference.p < 0.05 < rope.p
+    assert rope.difference.p < 0.05 < rope.difference.corrected
 
 
 def test_unmatched_seeds_are_compared_as_groups(tmp_path, write_run):

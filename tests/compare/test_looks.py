@@ -243,7 +243,7 @@ def test_what_a_filter_leaves_out_of_a_sweep_counts(sweep, write_run):
     assert "Bonferroni's correction for 2 comparisons" in found.findings.method
     assert any(text.startswith("1 configuration of the sweep is left out: verdicts") for text in found.caveats)
     (tested,) = found.findings.comparisons
-    assert (tested.verdict, tested.p) == ("better", pytest.approx(2 * tested.difference.p))
+    assert (tested.verdict, tested.difference.corrected) == ("better", pytest.approx(2 * tested.difference.p))
 
     found = filtered(sweep, "data=digits", "seed=0,1,2")
     assert "seeds or folds that ran are left out: learned and rope; they may" in " ".join(found.caveats)

@@ -69,7 +69,7 @@ def called(compared: Comparison) -> bool:
             continue
         excludes_zero = tested.difference.low > 0 or tested.difference.high < 0
         assert excludes_zero == (tested.verdict != "inconclusive")
-        assert excludes_zero == (tested.p < 0.05)
+        assert excludes_zero == (tested.difference.corrected < 0.05)
     return any(tested.verdict != "inconclusive" for tested in compared.findings.comparisons)
 
 

@@ -149,7 +149,7 @@ def test_csv_has_the_numbers_of_the_table(sweep, tmp_path):
         assert float(line["difference"]) == one.difference.mean
         assert float(line["difference_low"]) == one.difference.low
         assert float(line["difference_high"]) == one.difference.high
-        assert (float(line["p_corrected"]), line["verdict"]) == (one.p, one.kind)
+        assert (float(line["p_corrected"]), line["verdict"]) == (one.difference.corrected, one.kind)
         assert float(line["hedges_g"]) == pytest.approx(float(shown[7]), abs=0.05)
     assert [line["peak_memory"] for line in lines] == ["1000000005", "1000000002", "1000000008"]
 

@@ -31,10 +31,8 @@ class BaselineComparison:
 
     Attributes:
         row: the row.
-        difference: the row's mean minus the baseline's, over seeds.
-        p: p-value of the difference, corrected for all comparisons: below 5 % if and only if its interval excludes
-            zero. NaN, as the interval is, with fewer than 3 seeds on a side, where no fixed number of seeds was set
-            or only survivors were averaged.
+        difference: the row's mean minus the baseline's, over seeds. It has no interval and no p-value with fewer than 3
+            seeds on a side, where no fixed number of seeds was set, or only survivors were averaged.
         on_images: the comparison on the test images, if predictions are stored.
         verdict: ``better`` or ``worse`` if the interval of the difference excludes zero, with at least 3 seeds on
             either side; else ``inconclusive``.
@@ -44,7 +42,6 @@ class BaselineComparison:
 
     row: ConfigurationRow
     difference: Difference
-    p: float
     on_images: ImageComparison | None
     verdict: str
     equal: bool
@@ -57,7 +54,7 @@ class BaselineComparison:
             return self.verdict
         if self.equal:
             return "equal"
-        return "without a verdict" if math.isnan(self.p) else "not significantly different"
+        return "without a verdict" if math.isnan(self.difference.corrected) else "not significantly different"
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ def findings(
     sentences = [*best, *_verdict_counts(comparisons, baseline)]
     rest = residuals(values) if complete else None
     levene = math.nan if rest is None else levene_p(rest)
-    tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.p)]
+    tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.difference.p)]
     shown = [baseline, *(comparison.row for comparison in comparisons if not math.isnan(comparison.difference.low))]
     method = method_of(tested_alone, family, levene, shown, all_pairs=all_pairs)
     if decision is not None and any(math.isfinite(comparison.difference.low) for comparison in comparisons):
@@ -186,23 +183,23 @@ def _tested(
     if tested.low > 0 or tested.high < 0:  # false for NaN
         verdict = "better" if metric.improves(tested.mean) else "worse"
     sentence = seed_sentence(row, baseline, tested, verdict, metric, family, size)
-    return BaselineComparison(row, tested, tested.corrected, None, verdict, are_equal(tested, size), [sentence])
+    return BaselineComparison(row, tested, None, verdict, are_equal(tested, size), [sentence])
 
 
 def _decided(row: ConfigurationRow, tested: Difference, decided: DecidedRow) -> BaselineComparison:
     """The comparison as the sweep decided it."""
     mean = tested.mean if math.isnan(decided.mean) else decided.mean  # the interval is of the pairs of a look
-    tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan)
+    tested = replace(tested, mean=mean, low=decided.low, high=decided.high, p=math.nan, corrected=math.nan)
     verdict = decided.verdict if decided.verdict in ("better", "worse") else "inconclusive"
-    return BaselineComparison(row, tested, math.nan, None, verdict, decided.verdict == "equal", [decided.sentence])
+    return BaselineComparison(row, tested, None, verdict, decided.verdict == "equal", [decided.sentence])
 
 
 def _withheld(found: BaselineComparison, baseline: ConfigurationRow, reason: str, metric: Metric) -> BaselineComparison:
     """The comparison without verdict and interval, which do not hold for a ``reason``."""
     nan = math.nan
-    tested = replace(found.difference, low=nan, high=nan, p=nan)
+    tested = replace(found.difference, low=nan, high=nan, p=nan, corrected=nan)
     sentences = [withheld_sentence(found.row, baseline, tested, reason, metric)]
-    return replace(found, difference=tested, p=nan, verdict="inconclusive", equal=False, sentences=sentences)
+    return replace(found, difference=tested, verdict="inconclusive", equal=False, sentences=sentences)
 
 
 def _rests_on_survivors(verdict: str, rates: tuple[FailureRate, FailureRate], *, equal: bool) -> bool:

@@ -91,7 +91,7 @@ def _against_baseline(compared: Comparison, row: ConfigurationRow, tested: Basel
     against: dict[str, Any] = {"is_baseline": row is compared.findings.baseline} | dict.fromkeys(names)
     if tested is not None:
         found = tested.difference
-        numbers = (found.mean, found.low, found.high, tested.p, found.effect_size, tested.kind)
+        numbers = (found.mean, found.low, found.high, found.corrected, found.effect_size, tested.kind)
         against |= dict(zip(names, numbers, strict=True))
     candidates = compared.findings.candidates
     return against | {"may_be_best": row in candidates if candidates else None}

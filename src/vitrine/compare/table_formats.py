@@ -165,7 +165,7 @@ def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -
     interval = f" [{metric.signed(difference.low)}, {metric.signed(difference.high)}]"
     effect_size = MISSING if math.isnan(difference.effect_size) else f"{difference.effect_size:.1f}"
     signed = metric.signed(difference.mean) + ("" if math.isnan(difference.low) else interval)
-    return [signed, format_p(tested.p), effect_size]
+    return [signed, format_p(difference.corrected), effect_size]
 
 
 def _time_to_target(summary: RowSummary) -> str:
