@@ -147,22 +147,6 @@ def test_no_difference_of_accuracies_is_above_100_points(tmp_path, write_run):
     assert "; smallest difference that 3 seeds detect with 80 % power: " in tested.sentences[0]
 
 
-def test_an_accuracy_of_ones_own_in_per_cent_is_a_plain_number(tmp_path, write_run):
-    for scheme, values in {"learned": (90.0, 91.0, 92.0), "rope": (95.0, 93.0, 97.0)}.items():
-        for seed, value in enumerate(values):
-            write_run(tmp_path, f"position={scheme}", seed=seed, metrics={"test/five_acc": value}, predictions=False)
-    found = compared(tmp_path, metric="test/five_acc", difference_of_interest=2)
-    assert found.findings.sentences[0].endswith(": rope, 95.0000 ± 4.9683 over 3 runs")
-    (tested,) = found.findings.comparisons
-    assert tested.difference.low < tested.difference.mean < tested.difference.high
-
-
-def test_an_accuracy_that_is_above_1_by_rounding_is_a_share(tmp_path, write_run):
-    for seed, value in enumerate((0.98, 1.0000001192092896)):
-        write_run(tmp_path, "position=rope", seed=seed, metrics={"test/balanced_acc": value}, predictions=False)
-    assert compared(tmp_path, metric="test/balanced_acc").metric.is_accuracy
-
-
 def test_seeds_that_are_not_shared_are_planned_for_each_side(tmp_path, write_run):
     for seed, acc in enumerate([0.90, 0.91, 0.92, 0.91, 0.90, 0.93]):
         position = "position=learned" if seed < 3 else "position=rope"

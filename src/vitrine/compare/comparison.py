@@ -132,11 +132,7 @@ def compare(
         raise RunError(_nothing_finished(results))
     decision = SweepDecision.of(finished)
     chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
-    if (
-        difference_of_interest is not None
-        and chosen.is_share
-        and (problem := difference_problem(chosen.name, difference_of_interest))
-    ):
+    if difference_of_interest is not None and (problem := difference_problem(chosen.name, difference_of_interest)):
         raise RunError(f"a difference of {difference_of_interest:g} in {chosen.title} {problem}")
     lost = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
     diverged = [run for run in lost if not _has_finite_losses(run)]

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
 from vitrine.compare.statistics import ConfidenceInterval
-from vitrine.config.metrics import ROUNDING, TITLES, is_share, kind_of, lower_is_better
+from vitrine.config.metrics import TITLES, is_share, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural
 
@@ -18,15 +18,9 @@ NOTHING = 1e-7  # of a shown value: floating-point error
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, by its name in metrics.json.
-
-    Attributes:
-        name: ``test/acc``.
-        is_share: whether an accuracy is in [0, 1]; one of a user's own, of an earlier version, may be in per cent.
-    """
+    """A metric, by its name in metrics.json, such as ``test/acc``."""
 
     name: str
-    is_share: bool = True
 
     @property
     def kind(self) -> str:
@@ -36,12 +30,12 @@ class Metric:
     @property
     def is_accuracy(self) -> bool:
         """Whether it is an accuracy: stored in [0, 1], shown in per cent."""
-        return self.is_share and (self.kind.endswith("acc") or self.kind.startswith("class_acc"))
+        return self.kind.endswith("acc") or self.kind.startswith("class_acc")
 
     @property
     def is_bounded(self) -> bool:
         """Whether it is in [0, 1]: an accuracy, AUROC, F1."""
-        return self.is_share and is_share(self.name)
+        return is_share(self.name)
 
     @property
     def counts_images(self) -> bool:
@@ -163,9 +157,7 @@ def choose_metric(runs: Sequence[RunResult], name: str | None) -> Metric:
         raise RunError(f"no run has the metric {name}; available: {', '.join(shown)}{hint}")
     if lacking := [run.name for run in runs if name not in run.metrics]:
         raise RunError(f"{len(lacking)} of {plural(len(runs), 'run')} have no {name}: {listed(lacking, 4)}")
-    metric = Metric(name)
-    beyond = metric.is_accuracy and any(not -ROUNDING <= run.metrics[name] <= 1 + ROUNDING for run in runs)
-    return replace(metric, is_share=False) if beyond else metric
+    return Metric(name)
 
 
 def format_p(p: float) -> str:

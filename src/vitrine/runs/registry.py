@@ -146,14 +146,14 @@ class RunList:
             bound = float(number)
         if math.isnan(bound):
             raise RunError(f"{column}{sign}{number} needs a number after {sign}")
-        values = [(run, run.value(name)) for run in self.entries]
         if bound > 1 and "/" in name:
-            from vitrine.config.metrics import ROUNDING, is_share  # imports OmegaConf, which other lists do not need
+            from vitrine.config.metrics import is_share  # imports OmegaConf, which other lists do not need
 
-            if is_share(name) and all(value <= 1 + ROUNDING for _, value in values if _is_finite(value)):
+            if is_share(name):
                 hint = did_you_mean(f"{column}{sign}{bound / 100:g}" if bound <= 100 else "")
                 raise RunError(f"{column}{sign}{number}: {name} is in [0, 1]{hint}")
-        found = [run for run, value in values if _is_finite(value) and COMPARISONS[sign](value, bound)]
+        compare = COMPARISONS[sign]
+        found = [run for run in self.entries if _is_finite(value := run.value(name)) and compare(value, bound)]
         return RunList(found, self.unreadable)
 
     def by(self, column: str, *, descending: bool = False) -> "RunList":
