@@ -20,12 +20,12 @@ SCRIPT = """
 
 @pytest.mark.skipif(not own_file_systems(), reason="this user may mount no small file system to fill")
 @pytest.mark.whole
-@pytest.mark.parametrize("launcher", ["", *map(slow, ["basic", "process", "local"])])
+@pytest.mark.parametrize("launcher", ["", *map(slow, ["basic", "process"])])
 def test_a_full_disk_is_reported_in_one_line_and_with_more_room_training_resumes(tmp_path, launcher):
     """The first checkpoint does not fit. A sweep begins no other trial."""
     (tmp_path / "disk").mkdir()
     sweep = ["-m", "seed=0,1", f"hydra/launcher={launcher}"] if launcher else []
-    sweep += ["launcher.workers=1"] if launcher in ("process", "local") else []
+    sweep += ["launcher.workers=1"] if launcher == "process" else []
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, *sweep]
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", SCRIPT, "sh", "200k", *command],

@@ -45,7 +45,7 @@ LAUNCHERS_OF_PLUGINS = {
     "multiprocessing": "process",
     "submitit_slurm": "slurm",
     "submitit": "slurm",
-    "submitit_local": "local",
+    "submitit_local": "process",
 }
 
 

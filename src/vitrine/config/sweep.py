@@ -11,14 +11,12 @@ from vitrine.config.metrics import TEST, VALIDATION, bias_of
 from vitrine.config.schema import OF_OWN, TrainConfig
 from vitrine.errors import Fault
 
-CLUSTERS = ("slurm", "local")
-LAUNCHERS = ("basic", "process", *CLUSTERS)
+LAUNCHERS = ("basic", "process", "slurm")
 # Keys of the section launcher that each launcher reads. Others have no effect with it.
 READ_BY = {
     "basic": (),
     "process": ("workers", "threads", "per_gpu"),
     "slurm": ("workers", "threads", "time", "mem_gb", "gpus", "partition", "account", "qos", "setup", "sbatch"),
-    "local": ("workers", "threads", "time", "gpus", "setup"),
 }
 # Options of sbatch that launcher=slurm sets, by the keys for them, and those that its jobs rely on.
 KEYS_OF_SBATCH = {
@@ -109,8 +107,8 @@ class LauncherConfig:
         threads: CPU threads of each trial; null divides the cores among the workers.
         per_gpu: trials that may share a GPU; null is as many as ``workers`` takes.
 
-    For slurm, and local, which tests it without a cluster: ``workers`` is the number of concurrent jobs of an
-    array, by default all, or 1 if local; ``threads`` is 4 per rank by default.
+    For slurm, ``workers`` is the number of concurrent jobs of an array, by default all; ``threads`` is 4 per rank by
+    default.
 
     Attributes:
         time: time limit of a job in minutes. A longer trial saves, and is resumed by another job.

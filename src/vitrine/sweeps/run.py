@@ -144,7 +144,7 @@ def _prepare_launcher(
         return partial(process.train_in_processes, slots=process.allocate_slots(settings, configs))
     from vitrine.sweeps.launchers import slurm
 
-    return partial(slurm.train_in_jobs, scheduler=slurm.make_scheduler(name, settings, configs, folder / "jobs"))
+    return partial(slurm.train_in_jobs, scheduler=slurm.make_scheduler(settings, configs, folder / "jobs"))
 
 
 def _train_in_this_process(queue: TrialQueue, ranks: Ranks) -> None:

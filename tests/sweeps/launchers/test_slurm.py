@@ -1,4 +1,4 @@
-"""Trials as jobs of a real Slurm, and of submitit's local processes."""
+"""Trials as jobs of a real Slurm."""
 
 import errno
 import os
@@ -14,7 +14,6 @@ import pytest
 import torch
 from helpers.running import SMALL, start_script
 from helpers.searching import TWO, search, train
-from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine import compose
 from vitrine.config.sweep import LauncherConfig
@@ -23,7 +22,7 @@ from vitrine.distributed.rendezvous import Ranks
 from vitrine.errors import ConfigError, DiskFull, Interrupted, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Watch
-from vitrine.signals import interrupting
+from vitrine.signals import restored_handlers
 from vitrine.sweeps.launchers import slurm as cluster
 from vitrine.sweeps.launchers import slurm_job as job
 from vitrine.sweeps.launchers.slurm import Resources, resources
@@ -123,17 +122,8 @@ def test_a_host_without_slurm_is_refused(tmp_path):
     )
     assert code == 2
     assert "sbatch is not installed here" in err
-    assert "hydra/launcher=local" in err
+    assert "hydra/launcher=process" in err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.whole
-def test_the_local_launcher_trains_in_jobs(tmp_path):
-    code, out, err = ended(command(tmp_path, None, *SMALL, "hydra/launcher=local", "seed=3"))
-    assert code == 0, out + err
-    assert "trial 1 of 1 finished" in out
-    (log,) = tmp_path.glob("out/sweeps/*/logs/*.txt")
-    assert "epoch 2/2" in log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -185,12 +175,19 @@ def trial(tmp_path):
 
 
 @pytest.fixture
-def handlers():
-    """Restores the handlers of signals that a job sets."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def inside(monkeypatch):
+    """The job 7_0 as Slurm sees it: its state, and the commands that it gives."""
+    seen = SimpleNamespace(state="RUNNING", commands=[])
+
+    def run(command, **options):
+        seen.commands.append(command)
+        return SimpleNamespace(stdout=f"{seen.state}\n")
+
+    monkeypatch.setattr(job, "redirect_output", lambda trial: None)
+    monkeypatch.setattr(job.subprocess, "run", run)
+    monkeypatch.setattr(job.submitit, "JobEnvironment", lambda: SimpleNamespace(job_id="7_0"))
+    with restored_handlers():
+        yield seen
 
 
 @pytest.mark.parametrize(
@@ -233,7 +230,6 @@ def test_a_job_that_was_cancelled_after_its_trial_had_ended_is_not_reported(monk
     monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
     scheduler = SimpleNamespace(
         folder=tmp_path,
-        capacity=1,
         find_submitted=dict,
         submit=lambda trials: dict(zip("1", trials, strict=False)),
         states=lambda jobs: dict.fromkeys(jobs, "CANCELLED"),
@@ -263,7 +259,6 @@ def test_a_search_leaves_the_trial_of_a_cancelled_job_to_the_next_command(monkey
 
     scheduler = SimpleNamespace(
         folder=tmp_path,
-        capacity=1,
         find_submitted=dict,
         submit=submit,
         states=lambda jobs: {job: "CANCELLED" if job == submitted[0].name else "COMPLETED" for job in jobs},
@@ -279,59 +274,6 @@ def test_a_search_leaves_the_trial_of_a_cancelled_job_to_the_next_command(monkey
     cluster.train_in_jobs(again, scheduler)
     assert submitted[3:] == submitted[:1]
     assert describe_search(again)["complete"]
-
-
-@pytest.fixture
-def local(monkeypatch, tmp_path):
-    """The local launcher with processes that sleep for jobs; ``started`` is called after each has started."""
-
-    processes = []
-
-    def make(started=lambda: None):
-        class Executor:
-            def __init__(self, folder):
-                self.update_parameters = lambda **_: None
-
-            def submit(self, job):
-                processes.append(process := subprocess.Popen(["sleep", "60"]))
-                started()
-                return SimpleNamespace(job_id=str(process.pid), done=lambda: process.poll() is not None)
-
-        monkeypatch.setattr(cluster.submitit, "LocalExecutor", Executor)
-        return cluster.Local(tmp_path / "jobs", LauncherConfig(workers=2)), processes
-
-    yield make
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def test_a_signal_while_a_local_job_is_started_stops_it(local, trial):
-    scheduler, processes = local(started=lambda: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(Interrupted), interrupting():
-        cluster.train_in_jobs(GridQueue([trial]), scheduler)
-    assert [process.poll() for process in processes] == [-signal.SIGTERM]
-
-
-def test_a_failure_of_the_command_stops_its_local_jobs(local, trial, monkeypatch):
-    def fail(jobs):
-        raise RunError("the disk is gone")
-
-    scheduler, processes = local()
-    monkeypatch.setattr(scheduler, "states", fail)
-    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
-    with pytest.raises(RunError, match="the disk is gone"):
-        cluster.train_in_jobs(GridQueue([trial]), scheduler)
-    assert [process.poll() for process in processes] == [-signal.SIGTERM]
-
-
-def test_local_jobs_are_stopped_although_one_of_them_has_ended(local, make_trial):
-    scheduler, processes = local()
-    jobs = scheduler.submit([make_trial(0), make_trial(1)])
-    processes[0].kill()
-    processes[0].wait()
-    scheduler.detach(list(jobs))
-    assert processes[1].poll() == -signal.SIGTERM
 
 
 def test_nothing_in_the_folder_of_a_sweep_is_unpickled(monkeypatch, trial, tmp_path):
@@ -389,21 +331,39 @@ def test_no_job_is_submitted_where_other_users_could_replace_it(monkeypatch, tri
             slurm.submit([trial])
 
 
-def test_a_job_that_was_stopped_and_is_not_requeued_is_no_crash(monkeypatch, trial, handlers):
+def test_a_job_that_was_stopped_and_that_slurm_requeues_is_no_crash(monkeypatch, trial, inside):
     def run_trial(trial, began, *, patient):
-        raise Interrupted
+        inside.state = "PREEMPTED"
+        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(job, "redirect_output", lambda trial: None)
     monkeypatch.setattr(job, "run_trial", run_trial)
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
-    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
     with pytest.raises(SystemExit) as ended:
         job.Job(trial, 1, 60)()
     assert not ended.value.code
+    assert [command[0] for command in inside.commands] == ["squeue"]
+
+
+def test_a_job_that_finds_the_disk_full_stops_the_sweep(monkeypatch, trial, inside):
+    def run_trial(trial, began, *, patient):
+        trial.folder.mkdir(parents=True)
+        RunRecord(trial.folder).end("interrupted", "no space")
+        raise DiskFull("no space")
+
+    monkeypatch.setattr(job, "run_trial", run_trial)
+    monkeypatch.setattr(cluster, "MAX_POLL_SECONDS", 0.0)
+    scheduler = SimpleNamespace(
+        folder=trial.folder.parent,
+        find_submitted=dict,
+        submit=lambda trials: {trial.label: trial for trial in trials if job.Job(trial, 1, 60)()},
+        states=lambda jobs: dict.fromkeys(jobs, "COMPLETED"),
+        detach=list,
+    )
+    with pytest.raises(DiskFull, match="no space"):
+        cluster.train_in_jobs(GridQueue([trial]), scheduler)
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, handlers, saves):
+def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, trial, inside, saves):
     """Without a step in its time it would never finish."""
 
     def run_trial(trial, began, *, patient):
@@ -413,16 +373,14 @@ def test_a_job_is_requeued_before_its_time_limit_only_after_a_step(monkeypatch, 
             (trial.folder / "checkpoints/last.ckpt").touch()
         raise Interrupted
 
-    monkeypatch.setattr(job, "redirect_output", lambda trial: None)
     monkeypatch.setattr(job, "run_trial", run_trial)
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
-    monkeypatch.setenv("SUBMITIT_LOCAL_JOB_ID", "1")
     if saves:
         with pytest.raises(SystemExit) as ended:
             job.Job(trial, 1, 60)()
-        assert ended.value.code == LOCAL_REQUEUE_RETURN_CODE
+        assert not ended.value.code
     else:
         assert "launcher.time=60 minutes" in job.Job(trial, 1, 60)().error
+    assert (["scontrol", "requeue", "7_0"] in inside.commands) == saves
 
 
 def test_arrays_are_no_longer_than_slurm_allows(monkeypatch, trial, tmp_path):

@@ -1,4 +1,4 @@
-"""``hydra/launcher=slurm``: train each trial as a job of a Slurm cluster; ``local`` tries the same without a cluster.
+"""``hydra/launcher=slurm``: train each trial as a job of a Slurm cluster.
 
 submitit submits the jobs, those that a command has at a time as one array, or as several where they need other
 resources or an array's size is limited. Hydra's submitit launcher is not used: it composes the configuration again in
@@ -20,7 +20,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -29,7 +28,6 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import submitit
 from submitit.helpers import clean_env
@@ -39,7 +37,6 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
 from vitrine.files import naming_failed_write
 from vitrine.runs.status import ENDED
-from vitrine.signals import handle_stop_signals, restored_handlers
 from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job, refuse_writable_by_others
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, read_result, record_crash
@@ -92,13 +89,11 @@ class Slurm:
         ConfigError: Slurm's commands are not installed.
     """
 
-    capacity = 10**9  # jobs submitted at a time: Slurm itself enforces launcher.workers, in each array
-
     def __init__(self, folder: Path, settings: LauncherConfig) -> None:
         missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if shutil.which(name) is None]
         if missing:
             problem = f"{missing[0]} is not installed here; run the command on a host that submits Slurm jobs"
-            raise ConfigError([Fault("hydra/launcher", "slurm", problem, "hydra/launcher=local, or process")])
+            raise ConfigError([Fault("hydra/launcher", "slurm", problem, "hydra/launcher=process")])
         self.folder, self.settings = folder, settings
         self.own_folder = folder / secrets.token_hex(4)
         self._reported = {*USUAL_REASONS}  # why jobs wait
@@ -227,54 +222,7 @@ class Slurm:
             yield
 
 
-class Local:
-    """submitit's jobs as processes of this machine, launcher.workers at a time, which end with this command."""
-
-    def __init__(self, folder: Path, settings: LauncherConfig) -> None:
-        self.folder, self.settings = folder, settings
-        self.own_folder = folder / secrets.token_hex(4)
-        self.capacity = settings.workers or 1
-        self._jobs: dict[str, submitit.Job[Any]] = {}
-
-    def find_submitted(self) -> dict[str, str]:
-        """Return nothing: jobs of another command hold their trials' locks."""
-        return {}
-
-    def submit(self, trials: Sequence[Trial]) -> dict[str, Trial]:
-        """Start a job for each trial; return the trials by job id."""
-        found = {}
-        for trial in trials:
-            needed = resources(trial.config, self.settings)
-            executor = submitit.LocalExecutor(self.own_folder)
-            executor.update_parameters(
-                timeout_min=self.settings.time,
-                signal_delay_s=WARNING_SECONDS,
-                gpus_per_node=needed.gpus,
-                setup=self.settings.setup,
-                stderr_to_stdout=True,
-            )
-            with _starting_job():
-                job = executor.submit(Job(trial, needed.threads, self.settings.time))
-                self._jobs[job.job_id] = job
-            found[job.job_id] = trial
-        return found
-
-    def states(self, jobs: Iterable[str] = ()) -> dict[str, str]:
-        """States of the jobs, in Slurm's terms."""
-        return {job: "COMPLETED" if self._jobs[job].done() else "RUNNING" for job in jobs}
-
-    def detach(self, jobs: Sequence[str]) -> None:
-        """Stop all jobs after their current step, and wait for their checkpoints."""
-        running = [job for job in self._jobs.values() if not job.done()]
-        for job in running:
-            os.kill(int(job.job_id), signal.SIGTERM)  # a local job's id is its process id
-        while not all(job.done() for job in running):
-            time.sleep(0.1)
-
-
-def make_scheduler(
-    launcher: str, settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path
-) -> Slurm | Local:
+def make_scheduler(settings: LauncherConfig, configs: Sequence[TrainConfig], folder: Path) -> Slurm:
     """Return what runs the jobs of a sweep.
 
     Raises:
@@ -282,10 +230,10 @@ def make_scheduler(
     """
     for config in configs:
         resources(config, settings)
-    return (Slurm if launcher == "slurm" else Local)(folder, settings)
+    return Slurm(folder, settings)
 
 
-def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
+def train_in_jobs(queue: TrialQueue, scheduler: Slurm) -> None:
     """Train the trials of ``queue`` as jobs.
 
     Raises:
@@ -302,7 +250,7 @@ def train_in_jobs(queue: TrialQueue, scheduler: Slurm | Local) -> None:
     try:
         while jobs or not (queue.done or full):
             new: list[Trial] = []
-            while not full and len(jobs) + len(new) < scheduler.capacity and (trial := queue.ask()) is not None:
+            while not full and (trial := queue.ask()) is not None:
                 new.append(trial)
             adopted = {earlier.pop(trial.folder.name): trial for trial in new if trial.folder.name in earlier}
             jobs |= adopted | scheduler.submit([trial for trial in new if trial not in adopted.values()])
@@ -386,15 +334,3 @@ def _max_array_size() -> int:
     shown = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"^MaxArraySize\s*=\s*(\d+)", shown, re.MULTILINE)
     return int(found[1]) if found else 1000
-
-
-@contextmanager
-def _starting_job() -> Iterator[None]:
-    """Start a process that ignores Ctrl-C, which a terminal sends to it too; other stop signals wait for the end."""
-    received: list[int] = []
-    with restored_handlers():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        handle_stop_signals(lambda number, frame: received.append(number))
-        yield
-    if received:
-        signal.raise_signal(received[0])

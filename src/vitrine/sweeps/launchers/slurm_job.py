@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 
 import submitit
-from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from vitrine.errors import DiskFull, Interrupted, OutOfTime, RunError
 from vitrine.runs.lock import RunLocked
@@ -48,8 +47,7 @@ class Job:
         logging.getLogger("submitit").setLevel(logging.ERROR)  # its messages would go to the trial's log
         redirect_output(self.trial)
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
-        for number in (signal.SIGTERM, signal.SIGUSR2):  # Slurm's signal, and submitit's to a local job
-            signal.signal(number, _stop)
+        signal.signal(signal.SIGTERM, _stop)
         before = _checkpoint_time(self.trial)
         try:
             return run_trial(self.trial, began, patient=True)
@@ -59,13 +57,12 @@ class Job:
             report(f"{self.trial.label}: {full}")
             return read_result(self.trial.folder)
         except (Interrupted, KeyboardInterrupt) as stop:
-            for number in (signal.SIGTERM, signal.SIGUSR2):
-                signal.signal(number, signal.SIG_IGN)  # it is stopping already
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is stopping already
             late = isinstance(stop, OutOfTime) or self._nearly_over(began)
             if late and _checkpoint_time(self.trial) == before:
                 limits = f"launcher.time={self.minutes} minutes, or trainer.max_time, is too short"
                 return record_crash(self.trial, f"the job ended before its first step: {limits}")
-            _requeue(late)
+            _requeue()
             sys.exit()
 
     def _nearly_over(self, began: float) -> bool:
@@ -87,10 +84,8 @@ def refuse_writable_by_others(folder: Path) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Stop before training starts; while training runs, its own handler of SIGTERM finishes the step and saves."""
-    if number == signal.SIGTERM:
-        raise KeyboardInterrupt
-    os.kill(os.getpid(), signal.SIGTERM)
+    """Stop before training starts; while training runs, its own handler finishes the step and saves."""
+    raise KeyboardInterrupt
 
 
 def _checkpoint_time(trial: Trial) -> int:
@@ -99,17 +94,13 @@ def _checkpoint_time(trial: Trial) -> int:
     return last.stat().st_mtime_ns if last.exists() else 0
 
 
-def _requeue(late: bool) -> None:
+def _requeue() -> None:
     """Put this job back into the queue, unless Slurm does so itself or has cancelled it.
 
     If the job's time is nearly over, or it is preempted with a grace time, Slurm still counts it as running and would
     take its exit as the end of its work.
     """
-    environment = submitit.JobEnvironment()
-    if environment.cluster == "local" and late:
-        sys.exit(LOCAL_REQUEUE_RETURN_CODE)
-    if environment.cluster == "slurm":
-        job = environment.job_id  # with its array index: the number alone would stand for the whole array
-        command = ["squeue", "--noheader", f"--job={job}", "--format=%T"]
-        if subprocess.run(command, capture_output=True, text=True).stdout.strip() == "RUNNING":
-            subprocess.run(["scontrol", "requeue", job], check=True)
+    job = submitit.JobEnvironment().job_id  # with its array index: the number alone would stand for the whole array
+    command = ["squeue", "--noheader", f"--job={job}", "--format=%T"]
+    if subprocess.run(command, capture_output=True, text=True).stdout.strip() == "RUNNING":
+        subprocess.run(["scontrol", "requeue", job], check=True)
