@@ -25,8 +25,7 @@ Values = Mapping[str, Mapping[int, float]]  # by row and seed
 
 @pytest.fixture(autouse=True)
 def what_decides(monkeypatch):
-    """Without effect sizes and planning, which decide nothing and take longer than everything else."""
-    monkeypatch.setattr("vitrine.compare.statistics._hedges_g", lambda x, y: math.nan)
+    """Without planning, which decides nothing and takes longer than everything else."""
     monkeypatch.setattr("vitrine.compare.seed_sentence.smallest_difference", lambda *arguments, **keywords: 0.01)
 
 

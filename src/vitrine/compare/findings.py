@@ -274,7 +274,7 @@ def _difference(
     found = difference(values, others, family, correct, pooled, overlap, groups)
     if min(found.counts) < MIN_SEEDS:  # too few to judge by
         nan = math.nan
-        return replace(found, low=nan, high=nan, p=nan, corrected=nan, effect_size=nan)
+        return replace(found, low=nan, high=nan, p=nan, corrected=nan)
     if metric.is_bounded:
         return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # NaN stays
     return found

@@ -87,8 +87,6 @@ class Difference:
         counts: number of values on each side.
         sd: standard deviation that further seeds would have: of the differences of pairs, or, without any, pooled over
             both groups.
-        effect_size: Hedges' g: the difference in pooled standard deviations, corrected for small samples; NaN where
-            these are no measure, as values hardly vary.
         correlation: of both sides over the seeds that they share; NaN for fewer than three.
         shared: number of seeds that were taken as pairs.
         corrected: ``p`` for all comparisons together: below 5 % if and only if the interval excludes zero.
@@ -107,7 +105,6 @@ class Difference:
     paired: bool
     counts: tuple[int, int]
     sd: float
-    effect_size: float
     correlation: float = math.nan
     shared: int = 0
     corrected: float = math.nan
@@ -160,8 +157,8 @@ def difference(
     mean = float(x.mean() - y.mean()) if min(counts) else nan
     untested = partial(Difference, mean, low=nan, high=nan, paired=paired, counts=counts)
     if min(counts) < 2:
-        return untested(p=nan, sd=nan, effect_size=nan)
-    effect_size, correlation = _hedges_g(x, y), _correlation(x[:pairs], y[:pairs])
+        return untested(p=nan, sd=nan)
+    correlation = _correlation(x[:pairs], y[:pairs])
     sd = float(np.std(x - y, ddof=1)) if paired else _pooled_sd(x, y)
     sd_freedom = len(x) - 1.0 if paired else len(x) + len(y) - 2.0
     if pooled is not None:
@@ -169,7 +166,7 @@ def difference(
     elif is_float_error(sd, np.concatenate([x, y])):  # possible, since accuracies are whole numbers of images
         equal = is_float_error(abs(mean), np.concatenate([x, y]))
         p = 1.0 if equal else nan  # without variance, a difference cannot be tested
-        return untested(p=p, sd=0.0, effect_size=effect_size, correlation=correlation, shared=pairs, corrected=p)
+        return untested(p=p, sd=0.0, correlation=correlation, shared=pairs, corrected=p)
     if paired:
         variance, freedom = sd**2 * (1 / len(x) + overlap), sd_freedom
     else:
@@ -198,7 +195,6 @@ def difference(
         paired=paired,
         counts=counts,
         sd=sd,
-        effect_size=effect_size,
         correlation=correlation,
         shared=pairs,
         corrected=corrected,
@@ -257,13 +253,6 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.sqrt(np.average([x.var(ddof=1), y.var(ddof=1)], weights=[len(x) - 1, len(y) - 1])))
-
-
-def _hedges_g(x: np.ndarray, y: np.ndarray) -> float:
-    """Return Hedges' g; NaN of 100 or more, where the values hardly vary."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        g = (x.mean() - y.mean()) / _pooled_sd(x, y) * (1 - 3 / (4 * (len(x) + len(y)) - 9))
-    return float(g) if abs(g) < 100 else math.nan
 
 
 def seeds_needed(

@@ -87,11 +87,11 @@ def _against_baseline(compared: Comparison, row: ConfigurationRow, tested: Basel
     """What the table says of the difference, and whether the row may be the best; nothing in a table of one row."""
     if not compared.findings.comparisons:
         return {}
-    names = ("difference", "difference_low", "difference_high", "p_corrected", "hedges_g", "verdict")
+    names = ("difference", "difference_low", "difference_high", "p_corrected", "verdict")
     against: dict[str, Any] = {"is_baseline": row is compared.findings.baseline} | dict.fromkeys(names)
     if tested is not None:
         found = tested.difference
-        numbers = (found.mean, found.low, found.high, found.corrected, found.effect_size, tested.kind)
+        numbers = (found.mean, found.low, found.high, found.corrected, tested.kind)
         against |= dict(zip(names, numbers, strict=True))
     candidates = compared.findings.candidates
     return against | {"may_be_best": row in candidates if candidates else None}

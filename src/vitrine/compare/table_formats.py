@@ -61,7 +61,7 @@ def headings(compared: Comparison) -> list[Heading]:
     columns = [one_line(name) for name in compared.table.columns] or ["configuration"]
     titles = ["n", metric.heading, "best", "worst"]
     if compared.findings.comparisons:
-        titles += [metric.difference_heading, "p (corrected)", "g"]
+        titles += [metric.difference_heading, "p (corrected)"]
     titles += [cost.heading for cost in _costs(compared)]
     if compared.target is not None:
         titles.append(f"s to {100 * compared.target:g} %")
@@ -160,12 +160,11 @@ def _costs(compared: Comparison) -> list[Cost]:
 
 def _difference_cells(compared: Comparison, tested: BaselineComparison | None) -> list[str]:
     if tested is None:
-        return ["baseline", "", ""]
+        return ["baseline", ""]
     metric, difference = compared.metric, tested.difference
     interval = f" [{metric.signed(difference.low)}, {metric.signed(difference.high)}]"
-    effect_size = MISSING if math.isnan(difference.effect_size) else f"{difference.effect_size:.1f}"
     signed = metric.signed(difference.mean) + ("" if math.isnan(difference.low) else interval)
-    return [signed, format_p(difference.corrected), effect_size]
+    return [signed, format_p(difference.corrected)]
 
 
 def _time_to_target(summary: RowSummary) -> str:
