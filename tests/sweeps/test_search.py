@@ -18,7 +18,7 @@ from helpers.running import WITH_HELPERS, start_script
 from helpers.searching import TWO, accuracy, run, search, train
 from optuna.trial import TrialState, create_trial
 
-from vitrine.errors import ConfigError, RunError
+from vitrine.errors import ConfigError
 from vitrine.runs import RunRecord
 from vitrine.sweeps.progress import SweepProgress
 from vitrine.sweeps.search_summary import best_trials, describe_search, print_search, rank_trials
@@ -425,18 +425,6 @@ def test_the_lowest_loss_ranks_first(tmp_path):
     one = run(search(tmp_path, *overrides), lambda config: {"val/acc": 0.5, "val/loss": abs(config.model.depth - 2)})
     assert rank_trials(one)[0].varies == {"depth": "2"}
     assert one.study.best_trial.user_attrs["varies"] == {"depth": "2"}
-
-
-def test_an_incomplete_last_line_of_the_journal_is_dropped_and_a_damaged_journal_reported(tmp_path):
-    overrides = [*RANDOM, "sweep.n_trials=2"]
-    one = run(search(tmp_path, *overrides))
-    journal = one.sweep.folder / "study.journal"
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"op_code": 5, "wor')
-    assert run(search(tmp_path, *RANDOM, "sweep.n_trials=3")).done
-    journal.write_bytes(b"not a journal\n" + whole)
-    with pytest.raises(RunError, match=r"cannot read .*study.journal"):
-        search(tmp_path, *overrides)
 
 
 def test_cmaes_unpickles_nothing(tmp_path, monkeypatch):

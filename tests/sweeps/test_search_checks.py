@@ -117,6 +117,7 @@ def test_a_search_goes_on_after_a_part_of_a_line_in_its_journal(tmp_path, cause)
     whole = journal.read_bytes()
     if cause == "kill":
         journal.write_bytes(whole + b'{"op_code": 5, "wor')
+        assert open_study(tmp_path, ["val/acc"]).trials[0].number == number
     else:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limit[1]))
