@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitrine.errors import DiskFull, RunError
-from vitrine.text import file_size, report
+from vitrine.text import file_size, listed, report
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -276,7 +276,7 @@ def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark:
 
     Args:
         path: the file to write.
-        suffixes: of names that it may have; none allow any.
+        suffixes: of names that it may have, in lower case; none allow any.
         kind: what it will hold.
         mark: what the first 64 KiB of a file must hold to be replaced, unless it is empty or an empty list.
     """
@@ -286,7 +286,7 @@ def check_target(path: Path, suffixes: Sequence[str] = (), kind: str = "", mark:
         if path.is_dir():
             raise RunError(f"cannot write {path}: it is a folder; name a file in it")
         if suffixes and path.suffix.lower() not in suffixes:
-            raise RunError(f"cannot write {path}: its name must end in {suffixes[0]}")
+            raise RunError(f"cannot write {path}: its name must end in {listed(suffixes, word='or')}")
         if path.is_file() and not _holds(path, mark):
             raise RunError(f"cannot write {path}: it exists and is not a {kind} of vitrine's; choose another file")
     except OSError as error:

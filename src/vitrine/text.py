@@ -58,17 +58,17 @@ def plural(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
-def listed(items: Sequence[Any], most: int | None = None, separator: str = "") -> str:
+def listed(items: Sequence[Any], most: int | None = None, separator: str = "", word: str = "and") -> str:
     """Items as a sentence lists them: ``a and b``, ``a, b and c``; beyond ``most``, ``a, b and 7 more``.
 
-    A ``separator`` such as ``"; "``, for items that hold commas, stands between all of them.
+    A ``separator`` such as ``"; "``, for items that hold commas, stands between all of them; ``word`` can be ``or``.
     """
     texts = [str(item) for item in items[:most]]
     if len(texts) < len(items):
         texts.append(f"{len(items) - len(texts):,} more")
     if separator or len(texts) < 2:
         return separator.join(texts)
-    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+    return f"{', '.join(texts[:-1])} {word} {texts[-1]}"
 
 
 def file_size(count: float) -> str:

@@ -71,7 +71,7 @@ def test_an_augmentation_of_the_users_that_fails_is_one_line(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output", "x.gif"], "--output x.gif must end in .png, .pdf or .svg"),
+        (["--output", "x.gif"], "cannot write x.gif: its name must end in .png, .pdf or .svg"),
         (["--output", "no/x.png"], "no is not a folder"),
         (["--epochs", "21"], "--epochs 21 must be at most 20"),
         (["augment=deit4"], "did you mean augment=deit3?"),

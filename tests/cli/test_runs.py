@@ -265,9 +265,9 @@ def test_of_equal_runs_the_best_is_that_of_the_best_configuration(tmp_path, caps
 
 
 def test_every_column_is_exported(command, outputs, runs):
-    for name in ("runs.csv", "runs.json"):
+    for name in ("runs.CSV", "runs.json"):
         assert command("export", "outputs", "other", "--to", name).returncode == 0
-    with (outputs / "runs.csv").open(newline="") as file:
+    with (outputs / "runs.CSV").open(newline="") as file:
         rows = list(csv.DictReader(file))
     stored = json.loads((outputs / "runs.json").read_text())
     assert [row["path"] for row in rows] == [row["path"] for row in stored] == runs

@@ -30,12 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=positive, default=5, metavar="N", help="rows of augmented pictures (5)")
     add_config_dir(parser)
     options = parser.parse_intermixed_args(arguments)
-    if options.output.suffix not in (".png", ".pdf", ".svg"):
-        parser.error(f"--output {options.output} must end in .png, .pdf or .svg")
     if options.epochs > 20:
         parser.error(f"--epochs {options.epochs} must be at most 20: each is a row of the picture")
     with errors_in_one_line():
-        check_target(options.output)
+        check_target(options.output, (".png", ".pdf", ".svg"))
         _draw(options)
 
 

@@ -189,9 +189,8 @@ def show_best(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace) -> None:
     """Write every column of every run to a file, which is new or an earlier such table."""
-    if options.to.suffix not in EXPORT_MARKS:
-        raise RunError(f"cannot write {options.to}: its name must end in {' or '.join(EXPORT_MARKS)}")
-    check_target(options.to, kind="table", mark=EXPORT_MARKS[options.to.suffix])
+    suffix = options.to.suffix.lower()
+    check_target(options.to, [*EXPORT_MARKS], "table", EXPORT_MARKS.get(suffix, b""))
     found = select(options)
     rows = [{name: run.value(name) for name in found.columns} for run in found.entries]
     with (
@@ -199,7 +198,7 @@ def export(options: argparse.Namespace) -> None:
         replacing(options.to) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
-        if options.to.suffix == ".json":
+        if suffix == ".json":
             json.dump(rows, file, indent=2)
         else:
             writer = csv.writer(file)
