@@ -187,10 +187,17 @@ def test_caveats_come_from_the_summary_too(server, tmp_path, write_run):
         compare(wandb_results.load_wandb_results("me/vitrine", None), metric="val/acc")
 
 
-def test_private_runs_and_those_of_an_older_version_lack_sizes_and_speed(server, tmp_path, write_run):
+def test_private_runs_and_those_with_other_values_lack_sizes_and_speed(server, tmp_path, write_run):
     for seed in range(3):
         private = served(write_run(tmp_path, seed=seed), private=True)
         older = node(f"old{seed}", "rope", seed, 0.9)
+        others = {
+            "images": "many",
+            "parameters": "few",
+            "epochs": [3],
+            "images_per_second": "fast",
+        }  # of another program
+        older["summaryMetrics"] = json.dumps(json.loads(older["summaryMetrics"]) | others)
         server.nodes += [private, older, served(write_run(tmp_path, "position=none", seed=seed))]
     compared = compare(wandb_results.load_wandb_results("me/vitrine", None))
     assert compared.caveats == []

@@ -331,9 +331,8 @@ def _loss(run: RunResult) -> str | None:
 
 def _image_count(run: RunResult, split: str) -> str | None:
     """The data set and the size of a split; ``None`` if it is not known, as for some runs at W&B."""
-    images = run.facts.get("images")
-    count = images.get(split) if isinstance(images, dict) else None
-    return f"{run.data}, {plural(count, 'image')}" if isinstance(count, int) else None
+    count = nested_fact(run, "images", split)
+    return None if count is None else f"{run.data}, {plural(count, 'image')}"
 
 
 def _fingerprint(run: RunResult) -> Fingerprint:

@@ -292,7 +292,7 @@ def _load_predictions(runs: Sequence[RunResult]) -> tuple[dict[str, Predictions]
 
 def range_of(runs: Sequence[RunResult], fact: str) -> tuple[int, int] | None:
     """Return the least and the most of a fact in run.json; ``None`` if no run has it."""
-    known = [int(run.facts[fact]) for run in runs if isinstance(run.facts.get(fact), int)]
+    known = [run.facts[fact] for run in runs if run.facts.get(fact) is not None]
     return (min(known), max(known)) if known else None
 
 

@@ -84,9 +84,8 @@ class RunResult:
     @property
     def images_per_second(self) -> float | None:
         """Training throughput, from the median step time."""
-        speed = self.facts.get("speed")
-        value = speed.get("images_per_second") if isinstance(speed, dict) else None
-        return float(value) if isinstance(value, (int, float)) else None
+        value = (self.facts.get("speed") or {}).get("images_per_second")
+        return None if value is None else float(value)
 
     def seconds_to(self, target: float) -> float | None:
         """Return the training time until validation accuracy first reached ``target``; ``None`` if it never did."""

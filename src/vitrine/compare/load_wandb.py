@@ -5,8 +5,10 @@ from typing import Any
 from vitrine.compare.load import RunResult, RunResults, parse_overrides
 from vitrine.config.loggers import LONGEST_WANDB_NAME
 from vitrine.errors import RunError, first_line
+from vitrine.runs.facts import SHAPES
 from vitrine.runs.flatten import flatten
 from vitrine.tracking.wandb_values import FACTS
+from vitrine.untrusted import misshapen
 
 STATES = {"finished": "finished", "running": "running", "failed": "failed"}  # any other state counts as interrupted
 OPEN_STATES = ("running", "crashed")  # of a session that has not set its status
@@ -46,6 +48,7 @@ def read_wandb_result(run: Any) -> RunResult:
     if facts:  # without them, it is a value of the last epoch
         facts["speed"] = {SPEED: summary.get(SPEED)}
     facts |= {"started": run.created_at, "code": {"commit": summary.get("commit") or run.commit}}
+    facts = {key: value for key, value in facts.items() if not misshapen({key: value}, SHAPES)}  # as of run.json
     metrics = {key: float(value) for key, value in summary.items() if _is_number(value) and key not in (*FACTS, SPEED)}
     history = [_numbers(row) for row in run.scan_history()]
     name = f"{run.entity}/{run.project}/{run.id}"

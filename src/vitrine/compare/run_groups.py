@@ -27,5 +27,4 @@ def sizes(groups: Mapping[Hashable, Sequence[RunResult]]) -> str:
 
 def nested_fact(run: RunResult, section: str, key: str) -> Any:
     """Return an entry of a section of run.json; ``None`` if the run has no such section or entry."""
-    values = run.facts.get(section)
-    return values.get(key) if isinstance(values, dict) else None
+    return (run.facts.get(section) or {}).get(key)

@@ -256,8 +256,7 @@ def configuration_key(config: Mapping[str, Any], data: str) -> str:
 
 def part_sources(config: Mapping[str, Any], data: str, facts: Mapping[str, Any]) -> dict[str, str]:
     """Return hashes of the source of a run's own parts that affect its result, by ``source of NAME``."""
-    sources = facts.get("parts")
-    if not isinstance(sources, dict):
+    if not (sources := facts.get("parts")):
         return {}
     named = _names(config, data)
     return {f"{SOURCE}{name}": str(source)[:8] for name, source in sources.items() if name in named}

@@ -88,9 +88,8 @@ def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:
 
 def trust_overrides(facts: Mapping[str, Any]) -> list[str]:
     """Return the override that ``resume=RUN`` and ``like=RUN`` need for own parts and a teacher's, by run.json."""
-    teacher = facts.get("teacher")
-    stored = [facts.get("parts"), teacher.get("parts") if isinstance(teacher, dict) else None]
-    names = dict.fromkeys(name for kept in stored if isinstance(kept, dict | list) for name in kept if is_dotted(name))
+    taught = (facts.get("teacher") or {}).get("parts")
+    names = dict.fromkeys(name for name in [*(facts.get("parts") or ()), *(taught or ())] if is_dotted(name))
     return [f"trust=[{','.join(names)}]"] if names else []
 
 

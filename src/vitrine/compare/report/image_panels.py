@@ -165,7 +165,7 @@ def test_pixels(run: RunResult, indices: Sequence[int]) -> np.ndarray:
 def class_names(run: RunResult) -> list[str]:
     """Return the names of the classes, or their numbers."""
     names = run.facts.get("classes")
-    if isinstance(names, list):
+    if names is not None:
         return [str(name) for name in names]
     count = run.config.get("data.num_classes")
     return [str(number) for number in range(min(count, MAX_CLASSES) if isinstance(count, int) else 0)]
