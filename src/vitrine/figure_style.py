@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import east_asian_width
 
+import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -181,6 +182,11 @@ def colour_bar(image: AxesImage, axes: list[Axes], label: str) -> Colorbar:
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7)
     return bar
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return up to ``most`` evenly spaced indices below ``count``."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
 
 
 def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:

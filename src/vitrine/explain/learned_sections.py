@@ -12,9 +12,10 @@ from vitrine.config.model import ViTConfig
 from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain import maps
 from vitrine.explain.explorer import details, packed
-from vitrine.explain.observed import Measured, Observed, chosen_images, evenly, how_many, measure, observe
+from vitrine.explain.observed import Measured, Observed, chosen_images, how_many, measure, observe
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.section import DrawnFigure, RunSection
+from vitrine.figure_style import evenly
 from vitrine.models import VisionTransformer, rollout_problem
 from vitrine.models.learned import attention_distances, offset_scores, patch_filters, position_similarities
 from vitrine.runs.facts import images_of

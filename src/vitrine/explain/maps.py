@@ -9,7 +9,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.config.model import ViTConfig
-from vitrine.explain.observed import Measured, evenly
+from vitrine.explain.observed import Measured
 from vitrine.figure_style import (
     ATTENTION,
     COLOURS,
@@ -19,6 +19,7 @@ from vitrine.figure_style import (
     WIDTH,
     bare,
     colour_bar,
+    evenly,
     styled,
 )
 from vitrine.training.plots import show_image

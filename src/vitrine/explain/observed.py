@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrine.figure_style import evenly
 from vitrine.models import VisionTransformer
 from vitrine.models.attention_rollout import rolled_out
 from vitrine.models.learned import attention_distances, similarities
@@ -92,11 +93,6 @@ def measure(model: VisionTransformer, images: Tensor) -> Measured:
 def how_many(flops_per_image: float) -> int:
     """Return how many images are measured: 128, or fewer for a large model."""
     return int(np.clip(FLOPS / max(flops_per_image, 1), 8, MAX_MEASURED))
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """Return up to ``most`` evenly spaced indices below ``count``."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
 
 
 def chosen_images(count: int, mistakes: Sequence[int], most: int) -> list[int]:

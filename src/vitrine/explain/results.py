@@ -12,11 +12,10 @@ from vitrine.compare.metric import MISSING
 from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
 from vitrine.data.decode import ImageFile
 from vitrine.errors import VitrineError, joined_lines
-from vitrine.explain.observed import evenly
 from vitrine.explain.run_images import RunImages
 from vitrine.explain.scores import ClassScores, class_scores, wilson
 from vitrine.explain.section import DrawnFigure, Numbers, RunSection
-from vitrine.figure_style import COLOURS, QUIET, WIDTH, short_class_names, shorten, styled
+from vitrine.figure_style import COLOURS, QUIET, WIDTH, evenly, short_class_names, shorten, styled
 from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import BINS

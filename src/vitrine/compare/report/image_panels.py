@@ -23,7 +23,7 @@ from vitrine.compare.predictions import HardImage, Predictions, hardest_images
 from vitrine.compare.report.style import best_rows
 from vitrine.config.model import MAX_CLASSES
 from vitrine.errors import DataError, RunError, VitrineError, joined_lines
-from vitrine.figure_style import ATTENTION
+from vitrine.figure_style import ATTENTION, evenly
 from vitrine.runs import RunRecord
 from vitrine.text import class_name, isolated, plural
 
@@ -91,8 +91,7 @@ def attention_maps(compared: Comparison, predictions: Mapping[str, Predictions])
     """Show the attention rollout of one model per row, on the same test images."""
     names, labels = class_names(compared.runs[0]), next(iter(predictions.values())).labels
     hard = [image.index for image in hardest_images(list(predictions.values()), MAX_ATTENTION_IMAGES // 2)]
-    evenly = np.linspace(0, len(labels) - 1, MAX_ATTENTION_IMAGES).round().astype(int).tolist()
-    chosen = list(dict.fromkeys([*hard, *evenly]))[:MAX_ATTENTION_IMAGES]
+    chosen = list(dict.fromkeys([*hard, *evenly(len(labels), MAX_ATTENTION_IMAGES)]))[:MAX_ATTENTION_IMAGES]
     rows: list[tuple[str, list[CaptionedImage]]] = []
     missing = []
     for row in best_rows(compared, MAX_MODELS):

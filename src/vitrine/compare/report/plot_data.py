@@ -11,6 +11,7 @@ from vitrine.compare.metric import Metric
 from vitrine.compare.speeds import EQUAL_COST, speed_caveats
 from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
+from vitrine.figure_style import evenly
 
 MAX_ROWS = 40  # in plots that grow with the number of rows
 MAX_NAMED = 8  # points whose names stand beside them
@@ -77,8 +78,7 @@ def curve(
         per_run.append({epoch: float(np.mean(some)) for epoch, some in values.items()})
     epochs = sorted(set.intersection(*(set(values) for values in per_run)))
     if most is not None and len(epochs) > most:
-        kept = np.linspace(0, len(epochs) - 1, most).round().astype(int)
-        epochs = [epochs[index] for index in kept]
+        epochs = [epochs[index] for index in evenly(len(epochs), most)]
     stacked = np.array([[values[epoch] for epoch in epochs] for values in per_run])
     return epochs, stacked.mean(axis=0), stacked.min(axis=0), stacked.max(axis=0)
 

@@ -20,7 +20,7 @@ from vitrine.compare.report.style import (
     five_digits,
     lines,
 )
-from vitrine.figure_style import COLOURS, shorten
+from vitrine.figure_style import COLOURS, evenly, shorten
 from vitrine.text import listed
 
 MAX_POINTS = 60  # of a curve
@@ -133,10 +133,9 @@ def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
 def _by_epoch(columns: dict[str, dict[int, float]], metric: Metric) -> list[list[str]]:
     """Return a table of each column's values by epoch, of up to ``MAX_POINTS`` epochs; the last column first."""
     every = sorted(set[int]().union(*columns.values()))
-    chosen = np.linspace(0, len(every) - 1, min(len(every), MAX_POINTS)).round().astype(int)
     rows = [
         [str(epoch), *(metric.number(one[epoch]) if epoch in one else MISSING for one in reversed(columns.values()))]
-        for epoch in (every[index] for index in chosen)
+        for epoch in (every[index] for index in evenly(len(every), MAX_POINTS))
     ]
     return [["epoch", *reversed(columns)], *rows] if columns else []
 
