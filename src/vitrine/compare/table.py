@@ -53,7 +53,7 @@ class ConfigurationRow:
 
     @property
     def overlap(self) -> float:
-        """Correlation of its runs' results by shared training images (compare/folds.py); 0 for seeds."""
+        """Added to 1/n in the variance of a mean over n folds, which share training images (folds.py); 0 for seeds."""
         return overlap_of(self.runs)
 
     @property

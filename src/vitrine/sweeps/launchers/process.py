@@ -224,7 +224,7 @@ def _forwarding_stop_signals(running: dict[ForkServerProcess, tuple[Trial, Slot]
 
 @contextmanager
 def _starting_process() -> Iterator[None]:
-    """Block signals while a process is started, which inherits this; it and its server unblock them later."""
+    """Block stop signals while a process starts. It inherits the mask, and unblocks them once its handlers are set."""
     with without_working_directory():
         resource_tracker.ensure_running()  # it would unblock them when it starts, and starting a process needs it
         with stop_signals_blocked():
