@@ -18,7 +18,7 @@ import pytest
 
 from vitrine.errors import DiskFull, RunError
 from vitrine.runs import MetricsFile, RunRecord, lock_file
-from vitrine.runs.lock import RunLock, RunLocked, Timing, Watch, look
+from vitrine.runs.lock import RunLock, RunLocked, Timing, Watch, lock_state
 from vitrine.runs.lock_file import NAME, LockState
 from vitrine.runs.process import kernel
 from vitrine.signals import restored_handlers
@@ -94,9 +94,9 @@ def test_the_second_writer_is_told_who_the_first_is_and_a_dead_one_holds_nothing
         for options in ({}, {"force": True}, {"notify": print}):
             with pytest.raises(RunLocked, match=named):
                 takes(folder, **options)
-        assert look(folder)[0] is LockState.HELD
+        assert lock_state(folder)[0] is LockState.HELD
         kill(process)
-    assert look(folder)[0] is LockState.DEAD
+    assert lock_state(folder)[0] is LockState.DEAD
     assert takes(folder).pid == process.pid
     assert takes(folder) is None
     assert [path.name for path in folder.iterdir()] == ["run.json"]
@@ -137,7 +137,7 @@ def test_a_holder_on_another_machine_is_watched_and_taken_over_when_its_lease_is
             takes(folder, PATIENT, notify=lines.append)
         assert "watching it for a sign of life, up to 5 s (force=true does not wait)" in lines[0]
         kill(process)
-    assert look(folder)[0] is LockState.UNKNOWN
+    assert lock_state(folder)[0] is LockState.UNKNOWN
     begin = time.monotonic()
     assert takes(folder, notify=lines.append).pid == process.pid
     assert 0.5 < time.monotonic() - begin < 60
@@ -239,7 +239,7 @@ def test_without_locks_of_the_file_system_the_process_id_decides(folder, monkeyp
     assert takes(folder) is None
     # In another container of this machine the id may be that of a living process.
     (folder / NAME).write_text(json.dumps(left | {"namespace": "pid:[7]"}))
-    assert look(folder)[0] is LockState.UNKNOWN
+    assert lock_state(folder)[0] is LockState.UNKNOWN
     with pytest.raises(RunLocked):
         takes(folder)
     assert takes(folder, notify=print).pid == process.pid
@@ -254,7 +254,7 @@ def test_a_deleted_lock_file_is_written_again(folder):
     with pytest.raises(RunLocked):
         takes(folder)
     lock.release()
-    assert look(folder) == (LockState.FREE, None)
+    assert lock_state(folder) == (LockState.FREE, None)
 
 
 @pytest.mark.whole
@@ -294,7 +294,7 @@ def test_an_empty_folder_goes_with_its_lock(tmp_path):
     (tmp_path / "trial").mkdir()
     takes(tmp_path / "trial")
     assert not (tmp_path / "trial").exists()
-    assert look(tmp_path / "trial") == (LockState.FREE, None)
+    assert lock_state(tmp_path / "trial") == (LockState.FREE, None)
 
 
 def test_the_kernel_is_known_on_linux():

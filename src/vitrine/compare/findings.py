@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vitrine.compare.best import best_sentences, may_be_best
+from vitrine.compare.best_row import best_sentences, may_be_best
 from vitrine.compare.decided import DecidedRow, SweepDecision
 from vitrine.compare.failures import FailureRate, failure_rates
 from vitrine.compare.folds import overlap_of

@@ -280,7 +280,7 @@ class RunLock:
             os.close(self._descriptor)
 
 
-def look(folder: Path) -> tuple[LockState, Holder | None]:
+def lock_state(folder: Path) -> tuple[LockState, Holder | None]:
     """Return what is known of the lock of a run folder, which need not exist, without taking it."""
     try:
         with opened(folder / NAME, os.O_RDONLY) as descriptor:

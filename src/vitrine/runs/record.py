@@ -45,7 +45,7 @@ from vitrine.errors import Diverged, Interrupted, Pruned, RunError, first_line, 
 from vitrine.files import disk_full, naming_failed_write, write_text
 from vitrine.redact import redact
 from vitrine.runs.facts import SHAPES
-from vitrine.runs.lock import Claim, RunLock, RunLocked, look
+from vitrine.runs.lock import Claim, RunLock, RunLocked, lock_state
 from vitrine.runs.lock_file import LockState
 from vitrine.runs.nearest import nearest_run_hint
 from vitrine.runs.process import process_exists, process_start
@@ -249,7 +249,7 @@ class RunRecord:
         """
         if self.status != "running":
             return True
-        state, _ = look(self.path)
+        state, _ = lock_state(self.path)
         return force and (state is LockState.UNKNOWN or (state is LockState.FREE and is_elsewhere(self.facts)))
 
     def history(self) -> list[dict[str, float]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrine.runs.lock import look
+from vitrine.runs.lock import lock_state
 from vitrine.runs.lock_file import LockState
 from vitrine.runs.process import process_exists
 
@@ -23,7 +23,7 @@ def status_of(facts: Mapping[str, Any], folder: Path) -> str:
 
 def _has_lost_process(facts: Mapping[str, Any], folder: Path) -> bool:
     """Whether the process of a run with status ``running`` is known to be gone."""
-    state, _ = look(folder)
+    state, _ = lock_state(folder)
     if state is LockState.FREE:  # it was started by an earlier version, or without a lock
         return not is_elsewhere(facts) and not process_exists(facts.get("pid"), facts.get("process"))
     return state is LockState.DEAD

@@ -22,7 +22,7 @@ from vitrine.errors import DiskFull, Diverged, Interrupted, Pruned, RunError, Vi
 from vitrine.files import disk_full
 from vitrine.redact import redact
 from vitrine.runs import RunRecord
-from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, look
+from vitrine.runs.lock import Claim, RunLock, RunLocked, Watch, lock_state
 from vitrine.runs.lock_file import NAME as LOCK_NAME
 from vitrine.runs.lock_file import Holder, LockState
 from vitrine.runs.provenance import same_command
@@ -226,7 +226,7 @@ def is_locked(trial: Trial, watch: Watch | None = None) -> bool:
         trial: the trial.
         watch: what earlier looks have seen of the locks of other machines; ``None`` takes their processes for alive.
     """
-    return _is_held(trial, *look(trial.folder), watch)
+    return _is_held(trial, *lock_state(trial.folder), watch)
 
 
 def _is_held(trial: Trial, state: LockState, holder: Holder | None, watch: Watch | None) -> bool:
@@ -242,7 +242,7 @@ def take_up(trial: Trial, watch: Watch) -> bool:
         trial: the trial.
         watch: what earlier looks have seen of the locks of other machines.
     """
-    state, holder = look(trial.folder)
+    state, holder = lock_state(trial.folder)
     if _is_held(trial, state, holder, watch):
         return False
     if state is LockState.UNKNOWN:

@@ -12,7 +12,7 @@ from vitrine.compare.comparison import Comparison, RowSummary, summarise
 from vitrine.compare.metric import MISSING, Metric
 from vitrine.compare.report.plot_data import CURVES, cost_points, curve, drawn_rows, drawn_rows_note, error_lengths
 from vitrine.compare.report.style import (
-    LINE,
+    LINE_LENGTH,
     OTHER,
     Plot,
     RowStyles,
@@ -214,11 +214,11 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
         low, high = ordered[0], ordered[-1]
         size = metric.magnitude(high[1].interval.mean - low[1].interval.mean)
-        names = shorten([styles.value(name) for name, _ in levels], LINE)
+        names = shorten([styles.value(name) for name, _ in levels], LINE_LENGTH)
         trace = {
             "type": "scatter",
             "mode": "lines+markers" if all(map(is_number, names)) else "markers",
-            "x": ["<br>".join(map(escape, lines(name, LINE // 2))) for name in names],
+            "x": ["<br>".join(map(escape, lines(name, LINE_LENGTH // 2))) for name in names],
             "y": [metric.factor * summary.interval.mean for _, summary in levels],
             "error_y": error_bars([summary for _, summary in levels], metric),
             "line": {"color": COLOURS[0], "width": 1.5, "dash": "dot"},

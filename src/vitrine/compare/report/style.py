@@ -16,7 +16,7 @@ from vitrine.figure_style import COLOURS, shorten
 # Of COLOURS, so that rows differ in symbols, too.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "pentagon")
 OTHER = "#8b9198"  # of rows without a colour of their own
-LONGEST, LINE = 48, 28  # letters of a row's name, and of a line of it beside an axis
+LONGEST, LINE_LENGTH = 48, 28  # letters of a row's name, and of a line of it beside an axis
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def best_rows(compared: Comparison, most: int) -> list[ConfigurationRow]:
     return rows if baseline in rows else [*rows[:-1], baseline]
 
 
-def lines(name: str, length: int = LINE) -> list[str]:
+def lines(name: str, length: int = LINE_LENGTH) -> list[str]:
     """Break a name into as few lines of at most ``length`` characters as it takes, of about equal lengths."""
     fewest = len(textwrap.wrap(name, length, break_on_hyphens=False))
     longest = max(map(len, name.split()), default=1)
