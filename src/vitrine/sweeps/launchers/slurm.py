@@ -20,6 +20,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import time
 from collections import Counter
@@ -37,7 +38,7 @@ from vitrine.config.sweep import LauncherConfig
 from vitrine.errors import ConfigError, DiskFull, Fault, Interrupted, RunError
 from vitrine.files import naming_failed_write
 from vitrine.runs.status import ENDED
-from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job, refuse_writable_by_others
+from vitrine.sweeps.launchers.slurm_job import WARNING_SECONDS, Job
 from vitrine.sweeps.queue import TrialQueue
 from vitrine.sweeps.trial import Trial, TrialResult, is_locked, read_result, record_crash
 from vitrine.text import plural
@@ -120,7 +121,7 @@ class Slurm:
             RunError: Slurm rejects them, or other users may replace what the jobs will unpickle.
         """
         for folder in (self.folder.parent, self.folder):
-            refuse_writable_by_others(folder)
+            _refuse_writable_by_others(folder)
         groups: dict[Resources, list[Trial]] = {}
         for trial in trials:
             groups.setdefault(resources(trial.config, self.settings), []).append(trial)
@@ -321,6 +322,20 @@ def _collect(queue: TrialQueue, trial: Trial, state: str, log: Path) -> TrialRes
         result = record_crash(trial, f"its job {cause}; see {trial.log} and {log}", force=True)
     queue.tell(trial, result)
     return result
+
+
+def _refuse_writable_by_others(folder: Path) -> None:
+    """Raise RunError if a user outside its group may rename what is in a folder, and so run code in jobs of this one's.
+
+    A folder may be writable by a group, as laboratories share theirs.
+    """
+    if not folder.exists():
+        return
+    status, hint = folder.stat(), "whoever may write to it could run code in your jobs"
+    if status.st_uid not in (os.geteuid(), 0):
+        raise RunError(f"{folder} belongs to another user: {hint}; set another sweep.name")
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        raise RunError(f"{folder} is writable by everyone: {hint}; chmod o-w {folder}")
 
 
 def _sbatch_options(options: Sequence[str]) -> dict[str, str | bool]:

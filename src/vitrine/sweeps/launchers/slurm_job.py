@@ -3,17 +3,15 @@
 import logging
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import submitit
 
-from vitrine.errors import DiskFull, Interrupted, OutOfTime, RunError
+from vitrine.errors import DiskFull, Interrupted, OutOfTime
 from vitrine.runs.lock import RunLocked
 from vitrine.sweeps.launchers.process import redirect_output
 from vitrine.sweeps.trial import Trial, TrialResult, read_result, record_crash, run_trial
@@ -67,20 +65,6 @@ class Job:
 
     def _nearly_over(self, began: float) -> bool:
         return time.time() - began > 60 * self.minutes - WARNING_SECONDS - EARLY_SECONDS
-
-
-def refuse_writable_by_others(folder: Path) -> None:
-    """Raise RunError if a user outside its group may rename what is in a folder, and so run code in jobs of this one's.
-
-    A folder may be writable by a group, as laboratories share theirs.
-    """
-    if not folder.exists():
-        return
-    status, hint = folder.stat(), "whoever may write to it could run code in your jobs"
-    if status.st_uid not in (os.geteuid(), 0):
-        raise RunError(f"{folder} belongs to another user: {hint}; set another sweep.name")
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise RunError(f"{folder} is writable by everyone: {hint}; chmod o-w {folder}")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
