@@ -15,7 +15,7 @@ from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import difference, largest_spread, seeds_needed
+from vitrine.compare.statistics import Plan, difference, largest_spread
 from vitrine.compare.table import tabulate
 from vitrine.compare.table_formats import cells
 from vitrine.config.metrics import difference_problem
@@ -591,7 +591,7 @@ def test_seeds_are_planned_for_the_test_of_rows_that_share_a_variance(tmp_path, 
     write_rows(write_run, tmp_path, **{name: list(rng.normal(0.9, 0.002, 4)) for name in names})
     found = compared(tmp_path, difference_of_interest=0.002).findings.comparisons
     sd, family = found[0].difference.sd, Family(3, "dunnett", pooled=True)
-    needed = seeds_needed(0.002, largest_spread(sd, 9), paired=True, family=family, freedom_per_seed=3)
+    needed = Plan(largest_spread(sd, 9), True, family, freedom_per_seed=3).seeds_for(0.002)
     for tested in found:
         assert tested.sentences[0].endswith(f" power takes up to {needed} fresh seeds, or sweep=decide")
 

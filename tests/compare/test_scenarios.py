@@ -26,7 +26,7 @@ Values = Mapping[str, Mapping[int, float]]  # by row and seed
 @pytest.fixture(autouse=True)
 def what_decides(monkeypatch):
     """Without planning, which decides nothing and takes longer than everything else."""
-    monkeypatch.setattr("vitrine.compare.seed_sentence.smallest_difference", lambda *arguments, **keywords: 0.01)
+    monkeypatch.setattr("vitrine.compare.seed_sentence.Plan.detects", lambda *arguments: 0.01)
 
 
 def results(values: Values, folder: Path | None = None) -> RunResults:

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,12 +20,10 @@ from vitrine.compare.statistics import (
     ALONE,
     SIGNIFICANCE_LEVEL,
     ConfidenceInterval,
+    Plan,
     difference,
     freedom_of_sum,
-    hidden_by_images,
     largest_spread,
-    seeds_needed,
-    smallest_difference,
 )
 from vitrine.runs.image_groups import group_freedom, group_values
 
@@ -140,22 +139,23 @@ def test_corrections_and_exact_tests_are_those_of_statsmodels(seed):
 
 def test_seeds_for_a_difference_are_cohens():
     # Cohen, Statistical Power Analysis (1988), table 2.4.1: 64 a group for d = 0.5 at 80 %; 34 pairs (G*Power).
-    assert seeds_needed(0.5, 1.0, paired=False) == 64
-    assert seeds_needed(0.5, 1.0, paired=True) == 34
-    assert seeds_needed(0.5, 1.0, paired=True, family=Family(5)) > 34
-    assert seeds_needed(5.0, 1.0, paired=True) == 3
-    assert seeds_needed(500.0, 1.0, paired=True) == 3
-    assert seeds_needed(1e-4, 1.0, paired=True) is None
+    assert Plan(1.0, paired=False).seeds_for(0.5) == 64
+    assert Plan(1.0, paired=True).seeds_for(0.5) == 34
+    assert Plan(1.0, paired=True, family=Family(5)).seeds_for(0.5) > 34
+    assert Plan(1.0, paired=True).seeds_for(5.0) == 3
+    assert Plan(1.0, paired=True).seeds_for(500.0) == 3
+    assert Plan(1.0, paired=True).seeds_for(1e-4) is None
 
 
 @pytest.mark.parametrize(("count", "paired"), [(34, True), (64, False), (3, True)])
 def test_the_smallest_difference_is_the_one_that_so_many_seeds_detect(count, paired):
-    found = smallest_difference(count, 2.0, paired=paired)
-    assert seeds_needed(1.01 * found, 2.0, paired=paired) <= count
-    assert seeds_needed(0.97 * found, 2.0, paired=paired) > count
-    assert smallest_difference(count, 2.0, paired=paired, family=Family(9)) > found
+    plan = Plan(2.0, paired)
+    found = plan.detects(count)
+    assert plan.seeds_for(1.01 * found) <= count
+    assert plan.seeds_for(0.97 * found) > count
+    assert replace(plan, family=Family(9)).detects(count) > found
     if paired:
-        assert smallest_difference(count, 2.0, paired=True, freedom=4 * count) < found, "a spread that is known better"
+        assert plan.detects(count, 4 * count) < found, "a spread that is known better"
 
 
 FAMILIES = pytest.mark.parametrize(
@@ -170,16 +170,16 @@ FAMILIES = pytest.mark.parametrize(
 
 @FAMILIES
 def test_as_many_seeds_are_planned_as_show_the_difference(family, freedom_per_seed):
-    count, options = 6, {"paired": True, "family": family}
-    shown = smallest_difference(count, 2.0, freedom=freedom_per_seed * (count - 1), **options)
-    assert seeds_needed(1.0001 * shown, 2.0, freedom_per_seed=freedom_per_seed, **options) == count
-    assert seeds_needed(0.9999 * shown, 2.0, freedom_per_seed=freedom_per_seed, **options) == count + 1
+    plan = Plan(2.0, True, family, freedom_per_seed)
+    shown = plan.detects(6)
+    assert plan.seeds_for(1.0001 * shown) == 6
+    assert plan.seeds_for(0.9999 * shown) == 7
 
 
 @FAMILIES
 def test_planned_seeds_detect_the_difference_of_two_of_four_rows(family, freedom_per_seed):
     shift, sd = 1.5, math.sqrt(2)
-    count = seeds_needed(shift, sd, paired=True, family=family, freedom_per_seed=freedom_per_seed)
+    count = Plan(sd, True, family, freedom_per_seed).seeds_for(shift)
     rows = np.random.default_rng(0).normal(size=(20_000, 4, count))
     apart = shift + rows[:, 1] - rows[:, 0]
     rest = rows - rows.mean(1, keepdims=True) - rows.mean(2, keepdims=True) + rows.mean((1, 2), keepdims=True)
@@ -192,7 +192,7 @@ def test_planned_seeds_detect_the_difference_of_two_of_four_rows(family, freedom
 @pytest.mark.parametrize("images", [0.0, 0.3, 3.0])  # variance of the difference over images
 def test_the_smallest_difference_has_a_power_of_80_percent_whatever_the_images(images):
     generator, count = np.random.default_rng(0), 6
-    shift = smallest_difference(count, 1.0, paired=True, image_variance=images)
+    shift = Plan(1.0, paired=True, image_variance=images).detects(count)
     pairs = shift + generator.normal(0, math.sqrt(images), (4000, 1)) + generator.normal(0, 1, (4000, count))
     over_seeds = pairs.var(1, ddof=1) / count
     freedoms = np.array([freedom_of_sum((float(part), images), (count - 1.0, 1e6)) for part in over_seeds])
@@ -203,7 +203,7 @@ def test_the_smallest_difference_has_a_power_of_80_percent_whatever_the_images(i
 @pytest.mark.parametrize("count", [3, 5, 10])
 def test_the_smallest_difference_of_two_groups_is_that_of_welchs_test(count):
     generator = np.random.default_rng(0)
-    shift = smallest_difference(count, 1.0, paired=False)
+    shift = Plan(1.0, paired=False).detects(count)
     groups = [generator.normal(mean, 1, (20_000, count)) for mean in (shift, 0)]
     parts = [group.var(1, ddof=1) / count for group in groups]
     freedom = sum(parts) ** 2 / sum(part**2 / (count - 1) for part in parts)
@@ -213,12 +213,12 @@ def test_the_smallest_difference_of_two_groups_is_that_of_welchs_test(count):
 
 
 def test_a_difference_that_images_hide_is_not_detected_by_more_seeds():
-    assert not hidden_by_images(1e-9, 0.0)
-    assert not hidden_by_images(1.0, 0.12)
-    assert hidden_by_images(1.0, 0.13)  # times 2.802 ** 2
-    assert hidden_by_images(1.0, 0.12, Family(9))
-    assert seeds_needed(1.0, 1.0, paired=True, image_variance=0.1) > seeds_needed(1.0, 1.0, paired=True)
-    assert seeds_needed(1.0, 1.0, paired=True, image_variance=0.13) is None
+    assert not Plan(1.0, paired=True).hides(1e-9)
+    assert not Plan(1.0, paired=True, image_variance=0.12).hides(1.0)
+    assert Plan(1.0, paired=True, image_variance=0.13).hides(1.0)  # times 2.802 ** 2
+    assert Plan(1.0, paired=True, family=Family(9), image_variance=0.12).hides(1.0)
+    assert Plan(1.0, paired=True, image_variance=0.1).seeds_for(1.0) > Plan(1.0, paired=True).seeds_for(1.0)
+    assert Plan(1.0, paired=True, image_variance=0.13).seeds_for(1.0) is None
 
 
 def test_the_upper_bound_of_a_spread_is_exceeded_in_one_of_five_cases():

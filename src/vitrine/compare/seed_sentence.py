@@ -1,12 +1,13 @@
 """The finding over seeds of a row against the baseline, in a sentence."""
 
 import math
+from dataclasses import replace
 
 from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.row_mean import mean_of, on_these_images
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family
-from vitrine.compare.statistics import Difference, hidden_by_images, largest_spread, seeds_needed, smallest_difference
+from vitrine.compare.statistics import Difference, Plan, largest_spread
 from vitrine.compare.table import ConfigurationRow, repetitions_of
 from vitrine.text import plural
 
@@ -66,33 +67,19 @@ def _why_untested(row: ConfigurationRow, baseline: ConfigurationRow, tested: Dif
 def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, family: Family, size: float | None) -> str:
     """Return what these seeds can detect, or what it takes to detect ``size``, as it follows a finding."""
     count, paired = min(tested.counts), tested.shared > 0
+    freedom_per_seed = tested.freedom / (tested.shared - 1) if paired else 1.0
+    plan = Plan(tested.sd, paired, family, freedom_per_seed, tested.image_variance, tested.image_freedom)
     if size is None:
-        shown = smallest_difference(
-            count,
-            tested.sd,
-            paired=paired,
-            family=family,
-            freedom=tested.freedom,
-            image_variance=tested.image_variance,
-            image_freedom=tested.image_freedom,
-        )
+        shown = plan.detects(count, tested.freedom)
         seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
         mean = mean_of(baseline, metric).mean if metric.is_bounded else math.nan
         if shown > max(mean, 1 - mean):
             return f"; {seeds_each} cannot detect any possible difference with 80 % power"
         return f"; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
     takes = f"; detecting {metric.size(size)} with 80 % power takes"
-    if hidden_by_images(size, tested.image_variance, family, tested.image_freedom):
+    if plan.hides(size):
         return f"{takes} more {'groups of ' * tested.grouped}test images"
-    needed = seeds_needed(
-        size,
-        largest_spread(tested.sd, tested.freedom),
-        paired=paired,
-        family=family,
-        freedom_per_seed=tested.freedom / (tested.shared - 1) if paired else 1.0,
-        image_variance=tested.image_variance,
-        image_freedom=tested.image_freedom,
-    )
+    needed = replace(plan, sd=largest_spread(tested.sd, tested.freedom)).seeds_for(size)
     if needed is None:
         return f"{takes} more than 1,000 seeds"
     return f"{takes} up to {needed} fresh seeds, or sweep=decide" if needed > count else ""

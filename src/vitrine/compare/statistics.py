@@ -255,114 +255,83 @@ def _pooled_sd(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.sqrt(np.average([x.var(ddof=1), y.var(ddof=1)], weights=[len(x) - 1, len(y) - 1])))
 
 
-def seeds_needed(
-    size: float,
-    sd: float,
-    *,
-    paired: bool,
-    family: Family = ALONE,
-    freedom_per_seed: float = 1.0,
-    image_variance: float = 0.0,
-    image_freedom: float = MANY,
-) -> int | None:
-    """Return the number of seeds, at least 3, that detects a difference with a power of 80 %; ``None`` above 1,000.
-
-    It is the fewest whose :func:`smallest_difference` is not above ``size``.
-
-    Args:
-        size: the true difference.
-        sd: as there.
-        paired: as there; otherwise the number is per group.
-        family: as there.
-        freedom_per_seed: degrees of freedom of a paired ``sd`` for each seed after the first: 1 of the two sides alone,
-            and the number of rows less one if all share a variance.
-        image_variance: as there.
-        image_freedom: as there.
-    """
-
-    def enough(count: int) -> bool:
-        freedom = freedom_per_seed * (count - 1)
-        known = smallest_difference(
-            count,
-            sd,
-            paired=paired,
-            family=family,
-            freedom=freedom,
-            image_variance=image_variance,
-            image_freedom=image_freedom,
-        )
-        return known <= size
-
-    high = MIN_SEEDS
-    while not enough(high):  # from below: most plans are of few seeds, and critical values take time
-        if high == MAX_SEEDS:
-            return None
-        high = min(2 * high, MAX_SEEDS)
-    return bisect_left(range(high), True, lo=max(MIN_SEEDS, high // 2), key=enough)
-
-
-def hidden_by_images(size: float, image_variance: float, family: Family = ALONE, image_freedom: float = MANY) -> bool:
-    """Whether images leave a difference so uncertain that no number of seeds detects it with a power of 80 %.
-
-    It must be k of its standard deviations, k = 2.8 for a single comparison and many images.
-
-    Args:
-        size: the true difference.
-        image_variance: the part of the images in its variance.
-        family: the differences whose intervals hold together.
-        image_freedom: degrees of freedom of ``image_variance``.
-    """
-    k = family.critical_t(image_freedom) + stats.norm.ppf(POWER)
-    return bool(size <= k * math.sqrt(image_variance))
-
-
-def smallest_difference(
-    count: int,
-    sd: float,
-    *,
-    paired: bool,
-    family: Family = ALONE,
-    freedom: float | None = None,
-    image_variance: float = 0.0,
-    image_freedom: float = MANY,
-) -> float:
-    """Return the true difference that ``count`` seeds, at least 3, detect with a power of 80 %.
+@dataclass(frozen=True)
+class Plan:
+    """Which difference a number of seeds detects with a power of 80 %.
 
     It follows from the spread and the number of seeds alone, and not from the observed difference, whose power says
     nothing that its p-value does not (Hoenig and Heisey, 2001).
 
-    Args:
-        count: seeds of each side.
+    Attributes:
         sd: standard deviation of the paired differences, or pooled over both groups.
         paired: whether the test is paired; otherwise it is Welch's of two groups that vary equally.
         family: the differences whose intervals hold together.
-        freedom: degrees of freedom of a paired ``sd``; by default, those of the two sides alone.
+        freedom_per_seed: degrees of freedom of a paired ``sd`` for each seed after the first: 1 of the two sides alone,
+            and the number of rows less one if all share a variance.
         image_variance: the part of the images in the variance of the difference.
         image_freedom: its degrees of freedom.
     """
-    over_seeds = sd**2 / (count if paired else count / 2)
-    variance = over_seeds + image_variance
-    level, groups = SIGNIFICANCE_LEVEL / family.comparisons, None
-    if paired:
-        freedom = freedom or count - 1
-        freedoms = [freedom]
-    else:
-        freedom, groups = 2 * count - 2, (count, count)
-        first = special.betaincinv((count - 1) / 2, (count - 1) / 2, (np.arange(20) + 0.5) / 20)
-        freedoms = [(count - 1) / (share**2 + (1 - share) ** 2) for share in first]  # by the first group's share
-    # Power as a mean over the variance's quantiles: the noncentral t-distribution is not computable for large effects.
-    spreads = stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom
-    together = [freedom_of_sum((over_seeds, image_variance), (found, image_freedom), level) for found in freedoms]
-    alone, critical = (
-        np.array([family.critical_t(found, groups) for found in some])[:, None] for some in (freedoms, together)
-    )
-    bounds = np.sqrt((over_seeds * spreads + image_variance) / variance) * critical
-    bounds = np.maximum(bounds, np.sqrt(over_seeds * spreads / variance) * alone)  # as difference() takes the wider
 
-    def missing(shift: float) -> float:
-        return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
+    sd: float
+    paired: bool
+    family: Family = ALONE
+    freedom_per_seed: float = 1.0
+    image_variance: float = 0.0
+    image_freedom: float = MANY
 
-    return math.sqrt(variance) * float(brentq(missing, 0.0, bounds.max() + 10.0))
+    def seeds_for(self, size: float) -> int | None:
+        """Return the fewest seeds of each side, at least 3, that detect ``size``; ``None`` above 1,000."""
+
+        def enough(count: int) -> bool:
+            return self.detects(count) <= size
+
+        high = MIN_SEEDS
+        while not enough(high):  # from below: most plans are of few seeds, and critical values take time
+            if high == MAX_SEEDS:
+                return None
+            high = min(2 * high, MAX_SEEDS)
+        return bisect_left(range(high), True, lo=max(MIN_SEEDS, high // 2), key=enough)
+
+    def hides(self, size: float) -> bool:
+        """Whether images leave a difference of ``size`` so uncertain that no number of seeds detects it.
+
+        It must be k of its standard deviations, k = 2.8 for a single comparison and many images.
+        """
+        k = self.family.critical_t(self.image_freedom) + stats.norm.ppf(POWER)
+        return bool(size <= k * math.sqrt(self.image_variance))
+
+    def detects(self, count: int, freedom: float | None = None) -> float:
+        """Return the smallest true difference that ``count`` seeds of each side, at least 3, detect.
+
+        Args:
+            count: seeds of each side.
+            freedom: degrees of freedom of a paired ``sd``; by default, ``freedom_per_seed`` times ``count`` - 1.
+        """
+        over_seeds = self.sd**2 / (count if self.paired else count / 2)
+        variance = over_seeds + self.image_variance
+        level, groups = SIGNIFICANCE_LEVEL / self.family.comparisons, None
+        if self.paired:
+            freedom = freedom or self.freedom_per_seed * (count - 1)
+            freedoms = [freedom]
+        else:
+            freedom, groups = 2 * count - 2, (count, count)
+            first = special.betaincinv((count - 1) / 2, (count - 1) / 2, (np.arange(20) + 0.5) / 20)
+            freedoms = [(count - 1) / (share**2 + (1 - share) ** 2) for share in first]  # by the first group's share
+        # Power as a mean over quantiles of the variance: no noncentral t-distribution is computable for large effects.
+        spreads = stats.chi2.ppf((np.arange(1000) + 0.5) / 1000, freedom) / freedom
+        parts = over_seeds, self.image_variance
+        together = [freedom_of_sum(parts, (found, self.image_freedom), level) for found in freedoms]
+        alone, critical = (
+            np.array([self.family.critical_t(found, groups) for found in some])[:, None]
+            for some in (freedoms, together)
+        )
+        bounds = np.sqrt((over_seeds * spreads + self.image_variance) / variance) * critical
+        bounds = np.maximum(bounds, np.sqrt(over_seeds * spreads / variance) * alone)  # as difference() takes the wider
+
+        def missing(shift: float) -> float:
+            return float(np.mean(stats.norm.cdf(shift - bounds) + stats.norm.cdf(-shift - bounds))) - POWER
+
+        return math.sqrt(variance) * float(brentq(missing, 0.0, bounds.max() + 10.0))
 
 
 def largest_spread(sd: float, freedom: float) -> float:
