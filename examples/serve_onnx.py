@@ -5,6 +5,7 @@ python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # then: 
 
 import io
 import json
+import math
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore
@@ -63,7 +64,9 @@ def resized(picture: Image.Image) -> Image.Image:
         left, top = (WIDTH - wide) // 2, (HEIGHT - high) // 2
         padded.paste(picture.resize((wide, high), Image.Resampling.BICUBIC), (left, top))
         return padded
-    wide, high = (max(own, round(side * max(scales))) for own, side in zip((WIDTH, HEIGHT), picture.size, strict=True))
+    covered = [math.floor(side / float(FACTS.get("crop_pct", 1))) for side in (WIDTH, HEIGHT)]
+    scale = max(covered[0] / picture.width, covered[1] / picture.height)
+    wide, high = (max(least, round(side * scale)) for least, side in zip(covered, picture.size, strict=True))
     if wide * high > 100 * WIDTH * HEIGHT:
         raise ValueError(f"{picture.width} x {picture.height} pixels are too thin")
     left, top = (wide - WIDTH) // 2, (high - HEIGHT) // 2

@@ -173,6 +173,7 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, hug
     "settings",
     [
         {"name": "imagefolder", "resize": "crop"},
+        {"name": "imagefolder", "crop_pct": 0.9},
         {"name": "imagefolder", "resize": "pad"},
         {"name": "imagefolder", "resize": "squash", "levels": [0, 4095]},
         {"name": "digits", "image_size": (16, 8)},

@@ -193,17 +193,20 @@ def test_transparency_is_a_fourth_channel_where_the_model_has_one(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(20, 31), (31, 20), (5, 40), (24, 24), (12, 12)])
-@pytest.mark.parametrize(("resize", "crop_mode"), [("crop", "center"), ("pad", "border"), ("squash", "squash")])
-def test_images_become_square_as_in_timm(tmp_path, shape, resize, crop_mode):
+@pytest.mark.parametrize(
+    ("resize", "crop_mode", "crop_pct"),
+    [("crop", "center", 1.0), ("crop", "center", 0.9), ("pad", "border", 1.0), ("squash", "squash", 1.0)],
+)
+def test_images_become_square_as_in_timm(tmp_path, shape, resize, crop_mode, crop_pct):
     data = pytest.importorskip("timm.data")
     path = tmp_path / "picture.png"
     Image.fromarray(np.resize(PIXELS, (*shape, 3))).save(path)
     mean = (0.2, 0.4, 0.61)
     transform = data.create_transform(
-        (3, 24, 24), interpolation="bicubic", crop_pct=1.0, crop_mode=crop_mode, mean=mean, std=(1, 1, 1)
+        (3, 24, 24), interpolation="bicubic", crop_pct=crop_pct, crop_mode=crop_mode, mean=mean, std=(1, 1, 1)
     )
     theirs = transform(Image.open(path)) + torch.tensor(mean).view(3, 1, 1)
-    ours = Decoder.with_mean(24, 3, resize, mean).read([path])[0]
+    ours = Decoder.with_mean(24, 3, resize, mean, crop_pct=crop_pct).read([path])[0]
     np.testing.assert_allclose(ours, theirs.numpy() * 255, atol=1e-3)
 
 

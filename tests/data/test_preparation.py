@@ -55,13 +55,13 @@ def test_pictures_become_square_as_in_training(picture, resize, tmp_path):
         assert torch.equal(prepare.pixels(form), expected)
 
 
-def test_levels_are_those_of_training(compose, tmp_path):
+def test_levels_and_margins_are_those_of_training(compose, tmp_path):
     values = np.random.default_rng(0).integers(0, 1700, (21, 30), dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / "deep.tif")
     write_image_folder(tmp_path / "own")
-    given = ["data=imagefolder", f"data.root={tmp_path / 'own'}", "data.levels=[100,1600]"]
+    given = ["data=imagefolder", f"data.root={tmp_path / 'own'}", "data.levels=[100,1600]", "data.crop_pct=0.8"]
     prepare = Preparation.of(compose(*given).data)
-    decoder = Decoder(prepare.size, 3, levels=(100, 1600))
+    decoder = Decoder(prepare.size, 3, levels=(100, 1600), crop_pct=0.8)
     expected = torch.from_numpy(decoder.read([tmp_path / "deep.tif"])[0])
     for form in (tmp_path / "deep.tif", Image.open(tmp_path / "deep.tif"), Image.fromarray(values)):
         assert torch.equal(prepare.pixels(form), expected)

@@ -125,6 +125,8 @@ def test_the_part_of_a_picture_that_arrays_are_made_of_is_named(ratio, part):
     assert described(preparation) == f"{upright}, {cropped}, {resized}"
     from_files = replace(preparation, from_files=True, resize="squash")
     assert described(from_files).startswith(f"{upright}, scale both sides")
+    cropped = described(replace(from_files, resize="crop", crop_pct=0.9))
+    assert "covers the input size / 0.9, rounded down (bicubic" in cropped
     spread = "says, make 16-bit grey pixels (pixel - 100) * 256 // 1501, clipped to 0 and 255, scale both sides"
     assert spread in described(replace(from_files, levels=(100, 1600)))
 

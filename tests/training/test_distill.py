@@ -210,10 +210,11 @@ def test_a_teacher_that_is_still_training_is_refused(teacher, tmp_path):
 def test_a_teacher_that_is_unfinished_or_had_images_resized_otherwise_is_reported(teacher, tmp_path):
     run = edited(teacher, tmp_path / "run", status="interrupted")
     config = taught(tmp_path, run)
-    config.data.resize = "pad"
+    config.data.resize, config.data.crop_pct = "pad", 0.9
     notes = Distillation.prepare(config, DIGITS).notes(ImageDataModule(config))
     assert f"distill.teacher={run} is interrupted, not finished: its best epoch so far teaches" in notes
     assert f"distill.teacher={run} was trained with data.resize=crop, not pad" in notes
+    assert f"distill.teacher={run} was trained with data.crop_pct=1.0, not 0.9" in notes
 
 
 @pytest.mark.parametrize(

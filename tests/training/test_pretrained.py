@@ -419,7 +419,8 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     assert f"{name}; positions resized from 14x14 to 2x2; new head for 2 classes" in done.stdout
     assert "to use it: data.mean=[0.5,0.5,0.5] data.std=[0.5,0.5,0.5]\n" in done.stderr
     facts = json.loads((only_run(tmp_path) / "run.json").read_text())
-    assert facts["pretrained"] == [name, "positions resized from 14x14 to 2x2", "new head for 2 classes"]
+    changes = ["positions resized from 14x14 to 2x2", "new head for 2 classes", "evaluated by timm with crop_pct=0.9"]
+    assert facts["pretrained"] == [name, *changes]
 
 
 @pytest.mark.whole

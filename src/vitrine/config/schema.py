@@ -62,6 +62,8 @@ class DataConfig:
         in_channels, num_classes: input and output of the model.
         resize: how image files get that size: ``crop`` scales them until they cover it and crops the centre, ``pad``
             until they fit into it and pads the rest with the mean colour, ``squash`` scales each side separately.
+        crop_pct: the share of the shorter side that ``crop`` keeps, as in timm: images are scaled until they cover
+            ``image_size / crop_pct``; those to train on, too.
         levels: the values of 16-bit grey image files that become black and white, such as ``[0,4095]`` of 12 bits.
         multi_label: whether an image has any number of classes; a CSV file then separates its labels by ``|``.
         targets: names of the questions that the model answers about an image; empty for the one that the data is about.
@@ -96,6 +98,7 @@ class DataConfig:
     in_channels: int = number(MISSING, ge=1, le=4)
     num_classes: int = number(MISSING, ge=2, le=MAX_CLASSES)
     resize: str = choice(RESIZES, "crop")
+    crop_pct: float = number(1.0, ge=0.25, le=1)
     levels: list[int] = number(list(LEVELS), ge=0, le=LEVELS[1])
     multi_label: bool = False
     targets: list[str] = setting([])

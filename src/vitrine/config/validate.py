@@ -122,12 +122,18 @@ def _own_files(config: TrainConfig) -> Iterator[Fault]:
     if len(data.levels) != 2 or data.levels[0] >= data.levels[1]:
         yield Fault("data.levels", str(data.levels), "must be two values: of black, and a larger one, of white")
     if data.name in OWN_FILES:
+        if data.crop_pct != 1 and data.resize != "crop":
+            problem = f"belongs to data.resize=crop, not to data.resize={data.resize}"
+            yield Fault("data.crop_pct", str(data.crop_pct), problem)
         return
     sources = f"is for data={listed(OWN_FILES)}"
     if data.storage == "disk":
         yield Fault("data.storage", "disk", f"{sources}: data={data.name} is always read into memory")
     if data.resize != "crop":
         yield Fault("data.resize", data.resize, f"{sources}: the images of data={data.name} are arrays of one size")
+    if data.crop_pct != 1:
+        problem = f"{sources}: the images of data={data.name} are arrays of one size"
+        yield Fault("data.crop_pct", str(data.crop_pct), problem)
     if tuple(data.levels) != LEVELS:
         yield Fault("data.levels", str(data.levels), f"{sources}: the images of data={data.name} are of 8 bits")
 
@@ -301,7 +307,7 @@ def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
 # Each check with the keys that it is skipped for if they are outside their limits.
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]], ...] = (
     (("data.mean", "data.std"), _channel_statistics),
-    (("data.resize", "data.levels"), _own_files),
+    (("data.resize", "data.crop_pct", "data.levels"), _own_files),
     ((), group_faults),
     ((), _max_time),
     ((), _optimizer_options),

@@ -75,6 +75,7 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
         resize: ``crop`` scales an image until it covers ``size`` and crops the centre; ``pad`` scales it until it fits
             into it and pads the rest equally on both sides; ``squash`` scales each side, whatever their ratio.
         fill: what ``pad`` pads with, in [0, 255]: for each channel, or for all.
+        crop_pct: ``crop`` covers ``size / crop_pct``, rounded down, and so keeps this share of the shorter side.
         levels: the values of 16-bit grey images that become 0 and 255; what is beyond is clipped.
     """
 
@@ -83,6 +84,7 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
     resize: str = "crop"
     fill: tuple[int, ...] = (0,)
     levels: tuple[int, int] = LEVELS
+    crop_pct: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -91,11 +93,17 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
 
     @classmethod
     def with_mean(
-        cls, size: Sides, channels: int, resize: str, mean: Sequence[float], levels: tuple[int, int] = LEVELS
+        cls,
+        size: Sides,
+        channels: int,
+        resize: str,
+        mean: Sequence[float],
+        levels: tuple[int, int] = LEVELS,
+        crop_pct: float = 1.0,
     ) -> "Decoder":
         """Return a decoder that pads with the mean colour: of each channel in [0, 1], or one for all."""
         if resize != "pad":  # no other depends on the colour, and so its cache does not
-            return cls(size, channels, resize, levels=levels)
+            return cls(size, channels, resize, levels=levels, crop_pct=crop_pct)
         return cls(size, channels, resize, tuple(round(255 * value) for value in mean), levels)
 
     def read(self, paths: Sequence[ImageFile]) -> np.ndarray:
@@ -165,7 +173,7 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
     def pixels(self, image: Image.Image) -> np.ndarray:
         """Bring an image to :attr:`shape`, uint8, as :attr:`resize` says."""
         height, width = height_width(self.size)
-        if image.size == (width, height):
+        if image.size == (width, height) and self.crop_pct == 1:
             return channels_first(image)
         if self.resize == "squash":
             return channels_first(image.resize((width, height), Image.Resampling.BICUBIC))
@@ -178,8 +186,9 @@ class Decoder(Dataset[Tensor | dict[str, str]]):
             image = image.resize((wide, high), Image.Resampling.BICUBIC)
             padded.paste(image, ((width - wide) // 2, (height - high) // 2))
             return channels_first(padded)
-        wide, high = (round(side * max(scales)) for side in image.size)
-        wide, high = max(width, wide), max(height, high)
+        covered = math.floor(width / self.crop_pct), math.floor(height / self.crop_pct)
+        scale = max(covered[0] / image.width, covered[1] / image.height)
+        wide, high = (max(least, round(side * scale)) for least, side in zip(covered, image.size, strict=True))
         left, top = (wide - width) // 2, (high - height) // 2
         box = left, top, left + width, top + height
         if wide * high <= MAX_COVERED * width * height:

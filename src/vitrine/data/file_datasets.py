@@ -123,7 +123,8 @@ def _of_files(
         differ = f"classes {listed(alike, MAX_LISTED, separator='; ')} differ in capital letters only"
         report(f"warning: {where}: {differ}; if they are one class, give them one name")
     levels = config.levels[0], config.levels[1]
-    decoder = Decoder.with_mean(fixed(config.image_size), config.in_channels, config.resize, config.mean, levels)
+    size = fixed(config.image_size)
+    decoder = Decoder.with_mean(size, config.in_channels, config.resize, config.mean, levels, config.crop_pct)
     splits = {
         name: Split(ImageFiles(f"{label}-{name}", files, decoder), labels) for name, (files, labels) in labelled.items()
     }

@@ -61,6 +61,7 @@ class Preparation:
         ratio: height and width of a data set's arrays, or numbers with their ratio. vitrine's are square; those of your
             own data sets have the ratio of ``size``.
         levels: of 16-bit grey pictures (:class:`Decoder`).
+        crop_pct: share of the shorter side of image files that is kept (:class:`Decoder`).
     """
 
     size: Sides
@@ -71,6 +72,7 @@ class Preparation:
     resize: str = "crop"
     ratio: tuple[int, int] = (1, 1)
     levels: tuple[int, int] = LEVELS
+    crop_pct: float = 1.0
 
     @classmethod
     def of(cls, config: DataConfig, *, from_files: bool | None = None) -> "Preparation":
@@ -85,13 +87,13 @@ class Preparation:
             files = cifar10_folder(config.root) is not None if from_files is None else from_files
         mean, std = tuple(config.mean), tuple(config.std)
         ratio = config.image_hw if is_dotted(config.name) else (1, 1)
-        levels = config.levels[0], config.levels[1]
-        return cls(fixed(config.image_size), config.in_channels, files, mean, std, config.resize, ratio, levels)
+        levels, size = (config.levels[0], config.levels[1]), fixed(config.image_size)
+        return cls(size, config.in_channels, files, mean, std, config.resize, ratio, levels, config.crop_pct)
 
     @property
     def decoder(self) -> Decoder:
         """Decodes image files."""
-        return Decoder.with_mean(self.size, self.channels, self.resize, self.mean, self.levels)
+        return Decoder.with_mean(self.size, self.channels, self.resize, self.mean, self.levels, self.crop_pct)
 
     def __call__(self, picture: Picture) -> Tensor:
         """Prepare and normalise a picture, as for :meth:`pixels`: (C, H, W) float32."""

@@ -138,12 +138,13 @@ class Distillation:
     def notes(self, data: ImageDataModule) -> list[str]:
         """Return warnings: it is unfinished, had images resized otherwise, or perhaps those of validation."""
         name, status = f"distill.teacher={self.record.path}", self.record.status
-        theirs, ours = self.trained.data.resize, data.config.data.resize
         found = [leakage(name, self.record, data)]
         if status != "finished":
             found.append(f"{name} is {status}, not finished: its best epoch so far teaches")
-        if theirs != ours:
-            found.append(f"{name} was trained with data.resize={theirs}, not {ours}")
+        for key in ("resize", "crop_pct"):
+            theirs, ours = (getattr(config, key) for config in (self.trained.data, data.config.data))
+            if theirs != ours:
+                found.append(f"{name} was trained with data.{key}={theirs}, not {ours}")
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Distillation":

@@ -102,6 +102,7 @@ class Pretrained:
         adapted, changes = _fit(kept, config, stored)
         if parts := config.pretrained_new:
             changes.append(f"new {listed(parts)}")
+        changes += [] if found.crop_pct is None else [f"evaluated by timm with crop_pct={found.crop_pct}"]
         classes = None
         if record is not None:
             classes = _by_target(record.facts.get("targets") or {"": record.facts.get("classes")})

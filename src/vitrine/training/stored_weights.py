@@ -30,12 +30,14 @@ class StoredWeights:
         config: the model's configuration, of a checkpoint of vitrine; else ``None``.
         statistics: ``mean`` and ``std`` of the channels with which their images were normalised; empty if unknown.
         timm: timm's model with these weights, an ``nn.Module``, of a name in its hub; else ``None``.
+        crop_pct: share of a picture's shorter side with which timm evaluates weights of its hub; else ``None``.
     """
 
     weights: dict[str, Tensor]
     config: dict[str, Any] | None = None
     statistics: dict[str, list[float]] = field(default_factory=dict)
     timm: Any = None
+    crop_pct: float | None = None
 
 
 def read_weights(source: str) -> StoredWeights:
@@ -139,7 +141,7 @@ def _from_hub(name: str) -> StoredWeights:
         hint = "without a network, name a file: model.pretrained=FILE.safetensors"
         raise RunError(f"model.pretrained={name} could not be downloaded: {first_line(error)}; {hint}") from None
     statistics = {"mean": list(found.mean), "std": list(found.std)}
-    return StoredWeights(model.state_dict(), None, statistics, model.eval())
+    return StoredWeights(model.state_dict(), None, statistics, model.eval(), found.crop_pct)
 
 
 def _download(repository: str) -> str:

@@ -450,7 +450,7 @@ def test_test_images_that_have_changed_since_the_training_are_left_out(tmp_path)
     images = tmp_path / "images"
     write_image_folder(images, "train", "test", classes=("ant", "bee"), size=(16, 16))
     given = ["data=imagefolder", f"data.root={images}", "data.image_size=16", "data.num_classes=2", "patch=4"]
-    record = write_run(tmp_path, *given, "data.levels=[0,4095]", classes=["ant", "bee"])
+    record = write_run(tmp_path, *given, "data.levels=[0,4095]", "data.crop_pct=0.8", classes=["ant", "bee"])
     config = load_run(record.path).config
     record.update(data_fingerprint=load_dataset(config.data, tmp_path, 0, with_fingerprint=True).fingerprint)
     next(images.glob("train/ant/*")).unlink()
@@ -463,6 +463,7 @@ def test_test_images_that_have_changed_since_the_training_are_left_out(tmp_path)
     )
     assert page.notes[0].startswith(problem)
     assert '<ul id="samples">' not in page.path.read_text()
+    assert '"crop_pct":0.8' in page.path.read_text().replace(" ", "")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

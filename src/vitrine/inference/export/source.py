@@ -36,7 +36,8 @@ def described(preparation: Preparation) -> str:
         bits = f"make 16-bit grey pixels (pixel - {low}) * 256 // {high - low + 1}, clipped to 0 and 255"
     start = f"{UPRIGHT}, {bits}"
     if preparation.from_files:
-        return f"{start}, {PREPARATION[preparation.resize]}"
+        covered = "" if preparation.crop_pct == 1 else f" / {preparation.crop_pct}, rounded down"
+        return f"{start}, {PREPARATION[preparation.resize].replace('input size', f'input size{covered}')}"
     height, width = preparation.ratio
     part = "square" if height == width else f"part whose height and width are as {height} to {width}"
     cropped = f"crop the largest central {part} (left and top margins rounded down)"
@@ -221,6 +222,7 @@ class ExportSource:
             "multi_label": json.dumps(data.multi_label),
             "preparation": described(transform),
             "resize": transform.resize if transform.from_files else "stretch",
+            "crop_pct": json.dumps(transform.crop_pct),
             "levels": json.dumps(transform.levels),
             "mean": json.dumps(list(data.mean)),
             "std": json.dumps(list(data.std)),

@@ -169,7 +169,7 @@ def timm_config(source: ExportSource) -> dict[str, Any]:
             "input_size": [channels, height, width],
             "fixed_input_size": True,
             "interpolation": "bicubic" if source.run.transform.from_files else "bilinear",
-            "crop_pct": 1.0,
+            "crop_pct": source.run.transform.crop_pct,
             "crop_mode": crop_mode(source.run.transform),
             "mean": each(data.mean),
             "std": each(data.std),

@@ -128,6 +128,7 @@ def render(run: LoadedRun, samples: Samples, dtype: str, temperature: float = 1.
         "size": config.image_hw,
         "channels": channels,
         "resize": preparation.resize if preparation.from_files else "arrays",
+        "crop_pct": preparation.crop_pct,
         "fill": preparation.decoder.fill,
         "ratio": preparation.ratio,
         "drawing": drawing,

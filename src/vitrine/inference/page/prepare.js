@@ -7,22 +7,23 @@
 /**
  * A picture, RGBA -> pixels (H * W, channels), where `size` is [H, W]. For data sets of image files `resize` is
  *
- * - crop: the picture is scaled until it covers `size` (bicubic), then the centre cut out;
+ * - crop: the picture is scaled until it covers `size / crop_pct` (bicubic), then the centre cut out;
  * - pad: it is scaled until it fits into `size`, then the rest padded with `fill`;
  * - squash: each side is scaled to that of `size`.
  *
  * For data sets of arrays the largest central part with their `ratio`, [height, width], is cut out, then resized
  * (bilinear).
  */
-function preparePicture({ pixels, width, height }, { size, channels, resize, fill, ratio }) {
+function preparePicture({ pixels, width, height }, { size, channels, resize, crop_pct, fill, ratio }) {
   const image = { pixels: toChannels(pixels, channels), width, height }, [toHeight, toWidth] = size;
   if (resize === "arrays") {
     const times = Math.min(height / ratio[0], width / ratio[1]);
     const part = centre(image, ratio.map((side) => Math.max(1, roundHalfToEven(times * side))), channels);
     return resized(part, toWidth, toHeight, channels, BILINEAR).pixels;
   }
-  const scale = (resize === "pad" ? Math.min : Math.max)(toWidth / width, toHeight / height);
-  const [wide, high] = [[width, toWidth], [height, toHeight]].map(([side, to]) => {
+  const covered = [toWidth, toHeight].map((side) => Math.floor(side / crop_pct)); // of pad and squash, 1
+  const scale = (resize === "pad" ? Math.min : Math.max)(covered[0] / width, covered[1] / height);
+  const [wide, high] = [[width, covered[0]], [height, covered[1]]].map(([side, to]) => {
     if (resize === "squash") return to;
     const scaled = roundHalfToEven(side * scale);
     return resize === "pad" ? Math.min(to, Math.max(1, scaled)) : Math.max(to, scaled);
