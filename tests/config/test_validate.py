@@ -109,6 +109,14 @@ def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, ke
             Fault("data.crop_pct", "0.9", "belongs to data.resize=crop, not to data.resize=pad"),
         ),
         ({"data__crop_pct": 87.5}, Fault("data.crop_pct", "87.5", "must be >= 0.25 and <= 1")),
+        (
+            {"schedule__warmup": 5.0},
+            Fault(
+                "schedule.warmup",
+                "5.0",
+                "must be >= 0 and < 1: it is a share of all steps, 5 epochs are 5 / trainer.max_epochs",
+            ),
+        ),
         ({"data__levels": [5, 70_000]}, Fault("data.levels", "[5, 70000]", "must be >= 0 and <= 65535")),
         ({"data__resize": "padd"}, Fault("data.resize", "padd", "is not one of crop, pad, squash", "pad")),
         ({"data__workers": 0}, Fault("data.workers", "0", "must be >= 1 and <= 1024")),

@@ -59,13 +59,15 @@ def number(
     gt: float = -math.inf,
     le: float = math.inf,
     lt: float = math.inf,
+    meaning: str = "",
     **facts: Any,
 ) -> Any:
     """Return a field for finite numbers, or lists of them: ``ge`` <= value <= ``le`` and ``gt`` < value < ``lt``.
 
-    They must be whole where the field's type has ``int``. ``None`` passes where the field's type allows it.
+    They must be whole where the field's type has ``int``. ``None`` passes where the field's type allows it. ``meaning``
+    says what the number is where it is refused.
     """
-    return _field(default, facts, {"bounds": (ge, gt, le, lt)})
+    return _field(default, facts, {"bounds": (ge, gt, le, lt), "meaning": meaning})
 
 
 def size(default: Any = dataclasses.MISSING, **facts: Any) -> Any:
@@ -207,7 +209,7 @@ def _field_faults(field: "dataclasses.Field[Any]", key: str, value: Any) -> Iter
     elif "bounds" in limits:
         if "size" in limits or type(value) in (int, field.type) or _holds_its_numbers(field, value):
             text = size_override(value) if "size" in limits else str(value)
-            yield from _out_of_bounds(key, value, *limits["bounds"], text=text)
+            yield from _out_of_bounds(key, value, *limits["bounds"], text=text, meaning=limits.get("meaning", ""))
         else:
             yield Fault(key, str(value), "must be a whole number" if _is_whole(field) else "must be a number")
     elif "others" not in limits:  # those are checked with the whole configuration
@@ -231,7 +233,9 @@ def _is_whole(field: "dataclasses.Field[Any]") -> bool:
     return "int" in str(field.type)
 
 
-def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str) -> Iterator[Fault]:
+def _out_of_bounds(
+    key: str, value: Any, ge: float, gt: float, le: float, lt: float, *, text: str, meaning: str
+) -> Iterator[Fault]:
     for number in value if isinstance(value, (list, tuple)) else [value]:
         if not (ge <= number <= le and gt < number < lt and math.isfinite(number)):
             bounds = [
@@ -241,5 +245,5 @@ def _out_of_bounds(key: str, value: Any, ge: float, gt: float, le: float, lt: fl
             ]
             if not math.isfinite(number):
                 bounds.insert(0, "finite")
-            yield Fault(key, text, f"must be {' and '.join(bounds)}")
+            yield Fault(key, text, f"must be {' and '.join(bounds)}{meaning}")
             return

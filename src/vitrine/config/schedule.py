@@ -19,6 +19,7 @@ KEYS_OF_SCHEDULES = {  # and the schedules that they belong to
     "growth": ("restarts",),
     "decay": ("wsd",),
 }
+SHARE = ": it is a share of all steps, 5 epochs are 5 / trainer.max_epochs"
 FALLING = ("cosine", "linear", "restarts", "wsd")  # to schedule.end
 
 
@@ -43,14 +44,14 @@ class ScheduleConfig:
 
     name: str = part(SCHEDULES, "cosine", interface=Interface(("step", "total"), function=True))
     options: dict[str, Any] = part_options()
-    warmup: float = number(0.1, ge=0, lt=1)
+    warmup: float = number(0.1, ge=0, lt=1, meaning=SHARE)
     end: float = number(0.0, ge=0, lt=1)
     gamma: float | None = number(None, gt=0, lt=1)
-    every: float | None = number(None, gt=0, lt=1)
-    milestones: list[float] | None = number(None, gt=0, lt=1)
+    every: float | None = number(None, gt=0, lt=1, meaning=SHARE)
+    milestones: list[float] | None = number(None, gt=0, lt=1, meaning=SHARE)
     cycles: int | None = number(None, ge=1, le=1000)
     growth: float | None = number(None, ge=1, le=100)
-    decay: float | None = number(None, gt=0, le=1)
+    decay: float | None = number(None, gt=0, le=1, meaning=SHARE)
 
 
 def schedule_faults(schedule: ScheduleConfig) -> Iterator[Fault]:
