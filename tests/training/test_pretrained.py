@@ -423,6 +423,21 @@ def test_a_name_in_timms_hub_is_fine_tuned_on_a_folder_of_pictures(tmp_path, tra
     assert facts["pretrained"] == [name, *changes]
 
 
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("vit.embeddings.patch_embeddings.projection.weight", "transformers"),
+        ("backbone.patch_embed.projection.weight", "MMPretrain"),
+    ],
+)
+def test_weights_by_the_names_of_another_library_are_refused_with_the_way_to_timms(tmp_path, name, library):
+    torch.save({name: torch.zeros(24, 3, 4, 4)}, tmp_path / "other.pth")
+    with pytest.raises(RunError, match=rf"its names are those of {library}; timm's hub has most published weights"):
+        started(str(tmp_path / "other.pth"))
+    with pytest.raises(RunError, match=r"no such run or file; timm's hub has most published weights"):
+        started("google/vit-base-patch16-224")
+
+
 @pytest.mark.whole
 def test_without_a_network_the_error_says_so_and_nothing_is_written(tmp_path, train):
     no_network = {"HF_HOME": str(tmp_path / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}

@@ -45,6 +45,7 @@ NEW_PARTS = (  # what may start anew beside pretrained weights; the rest of a bl
 )
 BEST = Path("checkpoints", "best.ckpt")  # in a run folder
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
+IN_TIMMS_HUB = "timm's hub has most published weights, named such as vit_base_patch16_224.augreg_in21k_ft_in1k"
 INITS = ("xavier", "paper", "trunc_normal", "torch", "torch_encoder")
 CLASS_TOKEN_INITS = ("zeros", "normal", "uniform")
 POSITION_INITS = ("small", "normal", "uniform")
@@ -257,7 +258,9 @@ def missing_weights(source: str) -> str:
         if path.name != source:
             names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
             near = nearest(path.name, names)
-            return f"there is no such run or file{did_you_mean(path.parent / near if near else '')}"
+            is_hub_name = source.count("/") == 1 and not path.parent.exists()
+            hint = f"; {IN_TIMMS_HUB}" if is_hub_name else did_you_mean(path.parent / near if near else "")
+            return f"there is no such run or file{hint}"
     except OSError as error:  # a folder that may not be entered, or a name that is too long
         return f"cannot be read: {error.strerror}"
     return "" if find_spec("timm") else "weights by name take timm: pip install -e '.[pretrained]'"

@@ -37,7 +37,7 @@ from vitrine.runs import RunRecord
 from vitrine.runs.data_changes import changes as data_changes
 from vitrine.text import as_override, listed, nfc, plural
 from vitrine.training.new_parts import check_parts, fresh_parameters, grid_of, kept_weights, keys_of, lacks_prefix
-from vitrine.training.stored_weights import read_weights
+from vitrine.training.stored_weights import other_names, read_weights
 from vitrine.training.weights import check_weights, load_weights
 
 ARCHITECTURE = keys_where(ViTConfig, of_weights=True)
@@ -91,8 +91,7 @@ class Pretrained:
         elif PATCHES in weights:
             facts = infer_architecture(weights)
         else:
-            problem = f"holds no Vision Transformer under timm's names: it has no {PATCHES}"
-            raise RunError(f"model.pretrained={config.pretrained} {problem}")
+            raise RunError(f"model.pretrained={config.pretrained} {other_names(weights, PATCHES)}")
         if hasattr(found.timm, "blocks") and hasattr(found.timm.blocks[0], "attn"):
             facts["heads"] = getattr(found.timm.blocks[0].attn, "num_heads", config.heads)
         if faults := _differences(facts, config) + _other_channels(weights, config, stored):

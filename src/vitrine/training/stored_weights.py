@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.config.model import WEIGHT_FILES, missing_weights, weights_file
+from vitrine.config.model import IN_TIMMS_HUB, WEIGHT_FILES, missing_weights, weights_file
 from vitrine.errors import RunError, first_line
 from vitrine.text import did_you_mean, nearest
 from vitrine.training.weights import model_weights, read_checkpoint
 from vitrine.untrusted import refuse_inflating
 
 UNKNOWN = {"fc_norm": "a norm after the pool", "dist_token": "a distillation token"}  # by timm's names
+OTHER_NAMES = {"patch_embeddings.projection.weight": "transformers", "patch_embed.projection.weight": "MMPretrain"}
 SECONDS_TO_ANSWER = 5.0
 
 
@@ -109,6 +110,15 @@ def under_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             renamed[name] = value
     return renamed
+
+
+def other_names(weights: Mapping[str, Tensor], expected: str) -> str:
+    """Return what weights without the one that is ``expected`` are, and which ones to take, if that is known."""
+    problem = f"holds no Vision Transformer under timm's names: it has no {expected}"
+    for end, library in OTHER_NAMES.items():
+        if any(name.endswith(end) for name in weights):
+            return f"{problem}; its names are those of {library}; {IN_TIMMS_HUB}"
+    return problem
 
 
 def _not_stored(weights: Mapping[str, Tensor]) -> str:
