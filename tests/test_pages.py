@@ -32,6 +32,7 @@ def commands(page):
 
 COMMANDS = sorted({command for page in RUN for command in commands(page)})
 COMPOSED = sorted({command for page in PAGES if page not in RUN for command in commands(page)} - set(COMMANDS))
+OLD_RUN = next((ROOT / "tests/old_runs/runs").glob("*single*"))
 COVERED = (  # by the test of compiled trainings, by that of two ranks, and by the same command with sweep.difference
     "python train.py trainer.compile=blocks trainer.precision=32-true",
     "python train.py accelerator=cpu_ddp",
@@ -165,6 +166,42 @@ def test_a_command_of_another_page_composes(command, tmp_path):
         write_image_folder(tmp_path, "train", "test")
     overrides = [argument for argument in arguments if "=" in argument and not argument.startswith("--")]
     assert points(script.removesuffix(".py"), overrides, multirun=multirun)
+
+
+@pytest.mark.whole
+def test_what_replaces_a_peers_command_composes(tmp_path):
+    """The right-hand sides of docs/coming_from.md; those that set other sections are composed together, for time."""
+    write_image_folder(tmp_path / "DIR", "train", "test")
+    places = {"outputs/runs/RUN": OLD_RUN, "=RUN": f"={OLD_RUN}", "DIR": tmp_path / "DIR"}
+    places |= {"FOLDER": write_hub_dataset(tmp_path / "hub", train=2)}
+    cells = re.findall(r"^\| .* \| (.*) \|$", (ROOT / "docs" / "coming_from.md").read_text(), re.M)
+    texts = sorted({text for cell in cells for text in re.findall("`([^`]+)`", cell)})
+    whole, merged = [], []
+    for text in texts:
+        if not re.match(r"(python )?(train|eval|predict)\.py |-m |[\w.]+=", text) or re.search(r"my[._]|\.\.\.", text):
+            continue
+        for name, path in places.items():
+            text = text.replace(name, str(path))
+        *_, script, given = ["train", *re.split(r"(\w+)\.py ", text)]
+        overrides = [part for part in shlex.split(given) if part != "-m"]
+        if re.search(r"\.py |-m |experiment=|resume=", text):
+            whole.append((script, overrides, "-m " in text))
+        elif fitting := next((line for line in merged if not sections(line) & sections(overrides)), None):
+            fitting += overrides
+        else:
+            merged.append(overrides)
+    assert len(whole) + sum(map(len, merged)) > 80
+    for line in merged:
+        of_own = (
+            [] if any(one.startswith("data=") for one in line) else ["data=imagefolder", f"data.root={places['DIR']}"]
+        )
+        whole.append(("train", [*of_own, *line], False))
+    for script, overrides, multirun in whole:
+        assert points(script, overrides, multirun=multirun, check_devices=False)
+
+
+def sections(overrides):
+    return {re.split(r"[.=]", override)[0] for override in overrides}
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
