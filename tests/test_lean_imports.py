@@ -10,6 +10,7 @@ import pytest
 from helpers.running import SMALL
 
 import vitrine
+import vitrine.compare
 from vitrine.lean_imports import PostponedCompiler
 
 
@@ -18,7 +19,9 @@ def run(code):
 
 
 def test_what_is_imported_when_it_is_first_used_is_completed_by_tab():
-    assert set(vitrine.__all__) <= set(dir(vitrine))
+    for package in (vitrine, vitrine.compare):
+        assert set(package.__all__) <= set(dir(package))
+        assert all(callable(getattr(package, name)) for name in package.__all__)
 
 
 UNUSED = ("torchvision", "scipy", "torchmetrics.image", "matplotlib", "sklearn", "tensorboard", "wandb", "pandas")

@@ -1,7 +1,8 @@
 """vitrine trains Vision Transformers, sweeps over their choices, and says which is better and how sure one can be.
 
 ``compose(overrides)`` gives a checked configuration, ``fit(config)`` trains it, ``resume(folder)`` resumes a run
-and ``load_run(folder)`` opens one. Each is imported when it is first used: ``import vitrine`` alone imports no torch.
+and ``load_run(folder)`` opens one. ``VisionTransformer(ViTConfig(...))`` is a model alone. Each is imported when it is
+first used: ``import vitrine`` alone imports no torch.
 """
 
 from importlib import import_module
@@ -11,11 +12,15 @@ from vitrine.lean_imports import postpone_unused
 
 if TYPE_CHECKING:
     from vitrine.command.compose import compose as compose
+    from vitrine.config import ViTConfig as ViTConfig
     from vitrine.inference.load import load_run as load_run
+    from vitrine.models import VisionTransformer as VisionTransformer
     from vitrine.training.fit import fit as fit
     from vitrine.training.resume import resume as resume
 
 _HOMES = {
+    "ViTConfig": "vitrine.config",
+    "VisionTransformer": "vitrine.models",
     "compose": "vitrine.command.compose",
     "fit": "vitrine.training.fit",
     "load_run": "vitrine.inference.load",
@@ -24,7 +29,7 @@ _HOMES = {
 
 postpone_unused()
 
-__all__ = ["compose", "fit", "load_run", "resume"]
+__all__ = ["ViTConfig", "VisionTransformer", "compose", "fit", "load_run", "resume"]
 
 
 def __getattr__(name: str) -> Any:
