@@ -57,7 +57,9 @@ def save(record: RunRecord, model: VisionTransformer, config: dict[str, object])
 
 def test_the_model_has_the_weights_of_the_best_epoch_and_is_in_evaluation_mode(record, model):
     loaded = load_run(str(record.path)).model
+    before = torch.get_rng_state()
     torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), before)
     assert not any(module.training for module in loaded.modules())
     images = torch.randn(5, 1, 8, 8)
     assert torch.equal(loaded(images), model.eval()(images))

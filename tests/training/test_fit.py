@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 
 import numpy as np
@@ -26,6 +27,19 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 class Watch(Callback):
+@pytest.fixture(autouse=True)
+def callers_random_state():
+    """Whatever a test trains, and however that ends: what the caller draws next follows the caller's seed."""
+
+    def state():
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return random.getstate(), str(np.random.get_state()), [one.tolist() for one in (torch.get_rng_state(), *cuda)]
+
+    before = state()
+    yield
+    assert state() == before
+
+
     """Keeps what each step and epoch had."""
 
     def __init__(self):

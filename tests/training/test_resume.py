@@ -114,8 +114,10 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
     reads = Mock(wraps=torch.load)
     monkeypatch.setattr(torch, "load", reads)
 
-    again = SignalAt(step, number)
+    again, random_state = SignalAt(step, number), torch.get_rng_state()
     result = resume(record.path, callbacks=[again])
+
+    assert torch.equal(torch.get_rng_state(), random_state), "the caller's"
 
     assert again.seen == 44, "a callback goes on, with the state that it had"
     assert [call.args[0] for call in reads.call_args_list].count(record.last) == 2  # Lightning reads it a third time

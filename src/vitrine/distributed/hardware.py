@@ -8,7 +8,7 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -98,6 +98,11 @@ class Hardware:
             torch.set_flush_denormal(flushed)
             torch.set_float32_matmul_precision(before[0])
             torch.backends.cudnn.allow_tf32 = before[1]
+
+    def caller_rng_kept(self) -> AbstractContextManager[None]:
+        """Restore the caller's random state at the end: a run seeds PyTorch's generators of all devices in use."""
+        on_cpu = self.accelerator == "cpu" and not torch.cuda.is_initialized()
+        return torch.random.fork_rng(devices=[] if on_cpu else range(gpus()), device_type=_gpu_kind())
 
 
 def lightning_deterministic(wanted: bool) -> bool | None:

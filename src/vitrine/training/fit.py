@@ -97,7 +97,7 @@ def fit(
         )
     with quiet_libraries(), together() as ranks:
         hardware = choose_hardware(config)
-        with hardware.set_up():
+        with hardware.set_up(), hardware.caller_rng_kept():
             pretrained = Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             check_split_keys(config, data)

@@ -106,7 +106,7 @@ def resume(
             _check_checkpoint(config, record, state.checkpoint)
         resumes = ranks.share(lambda: state is not None)
         hardware = choose_hardware(config)
-        with hardware.set_up():
+        with hardware.set_up(), hardware.caller_rng_kept():
             pretrained = None if resumes else Pretrained.prepare(config.model)
             data = load_data(config, hardware, ranks)
             if pretrained is not None:

@@ -99,7 +99,8 @@ def trained_model(
         if not allow_changed_code:
             refuse_edited_model(record, built)
         check_size(built, weights, str(path))
-        model = build_model(built)
+        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and replaced
+            model = build_model(built)
     except (KeyError, TypeError, ConfigError) as error:
         problem = f"{path} contains a model that this version of vitrine does not know"
         raise RunError(f"{problem}: {error}") from None
