@@ -58,6 +58,7 @@ def test_a_part_with_options_has_no_fault(lab):
         ("{lab}.fouriers.Fourier", "{lab} has no fouriers", ""),
         ("{lab}.fourier.Fourir", "{lab}.fourier has no Fourir", "model.position={lab}.fourier.Fourier"),
         ("{lab}.fourier.BANDS", "is not a class or function, but of type int", ""),
+        ("__main__.part", "from __main__; put it into a file, and name it there: my_lab.part", ""),
         ("{lab}.broken.Fourier", "No module named 'no_such_module'", ""),
         ("{lab}.faulty.Fourier", "ZeroDivisionError: division by zero", ""),
         ("{lab}.bad.Fourier", "SyntaxError", ""),

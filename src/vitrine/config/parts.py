@@ -147,6 +147,9 @@ def load(name: str) -> Any:
     Raises:
         PartError: it cannot be imported, or is not a class or function of the package that its name begins with.
     """
+    if name.startswith("__main__."):  # of a notebook, a prompt or a script: another program has another
+        where = f"put it into a file, and name it there: my_lab.{name.rpartition('.')[2]}"
+        raise PartError(name, f"cannot be used: no other program can import it from __main__; {where}")
     remember_sources(name)
     path, *inner = name.split(".")
     module = path
