@@ -12,12 +12,13 @@ from helpers.user_parts import enter_lab
 from PIL import Image
 
 from vitrine import compose, load_run
+from vitrine.compare import load_results
 from vitrine.config import EvalConfig
 from vitrine.config.predict import PredictConfig
 from vitrine.config.serialize import to_plain
 from vitrine.config.source_code import code_hash
 from vitrine.data.preparation import Preparation
-from vitrine.errors import RunError
+from vitrine.errors import RunError, VitrineError
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
@@ -56,10 +57,10 @@ def save(record: RunRecord, model: VisionTransformer, config: dict[str, object])
 
 
 def test_the_model_has_the_weights_of_the_best_epoch_and_is_in_evaluation_mode(record, model):
-    loaded = load_run(str(record.path)).model
     before = torch.get_rng_state()
-    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    loaded = load_run(str(record.path)).model
     assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert not any(module.training for module in loaded.modules())
     images = torch.randn(5, 1, 8, 8)
     assert torch.equal(loaded(images), model.eval()(images))
@@ -206,6 +207,12 @@ def test_an_epoch_that_was_not_kept_is_refused_with_those_that_were(kept, monkey
         epoch_path(kept, epoch).unlink()
     with pytest.raises(RunError, match=r"epoch 2: none is kept but the best; callbacks\.keep_every=N keeps every Nth"):
         load_run(path, checkpoint=2)
+
+
+def test_trust_is_no_word(record):
+    for load in (lambda: load_run(record.path, trust="my_lab"), lambda: load_results([record.path], trust="my_lab")):
+        with pytest.raises(VitrineError, match="trust='my_lab' must be a list of dotted names"):
+            load()
 
 
 def test_another_version_of_installed_code_is_not_refused(record):

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitrine.compare.folds import repetition_of
 from vitrine.config.sweep import one_spelling
+from vitrine.config.trust import prefixes
 from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.predictions import read_groups, read_predictions
@@ -166,7 +167,7 @@ def load_results(
     runs, damaged = [], [(str(entry.path), entry.problem) for entry in kept.unreadable]
     for entry in kept.entries:
         try:
-            runs.append(replace(result_of(entry), trust=tuple(trust), allow_changed_code=allow_changed_code))
+            runs.append(replace(result_of(entry), trust=prefixes(trust), allow_changed_code=allow_changed_code))
         except RunError as error:
             damaged.append((str(entry.path), str(error)))
     runs.sort(key=lambda run: (not run.started, run.started, run.name))  # those that failed before they began come last

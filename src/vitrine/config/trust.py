@@ -41,14 +41,19 @@ def refusal(refused: Mapping[str, str]) -> str:
 
 
 def is_trusted(name: str, trust: Collection[str]) -> bool:
-    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``.
+    """Whether ``name`` is, or is inside, one of the dotted prefixes in ``trust``; raises as :func:`prefixes`."""
+    if trust is TRUST_ALL:
+        return True
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes(trust))
+
+
+def prefixes(trust: Collection[str]) -> tuple[str, ...]:
+    """Return the dotted prefixes in ``trust``.
 
     Raises:
         VitrineError: ``trust`` is a string, or has an entry that is not a dotted name.
     """
-    if trust is TRUST_ALL:
-        return True
     if isinstance(trust, str) or not all(isinstance(prefix, str) and PREFIX.fullmatch(prefix) for prefix in trust):
         given = repr(trust) if isinstance(trust, str) else list(trust)
         raise VitrineError(f"trust={given} must be a list of dotted names, such as ['my_lab.fourier.Fourier']")
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in trust)
+    return tuple(trust)

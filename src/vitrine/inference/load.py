@@ -15,6 +15,7 @@ from vitrine.config import TrainConfig
 from vitrine.config.schema import ACCELERATORS
 from vitrine.config.serialize import from_plain
 from vitrine.config.targets import with_target
+from vitrine.config.trust import prefixes
 from vitrine.data.preparation import Picture, Preparation
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.inference.predictor import Prediction, Predictor
@@ -323,4 +324,4 @@ def load_run(
     """
     record = RunRecord.open(folder)
     checkpoint_of(record, checkpoint)
-    return LoadedRun(record, tuple(trust), target, allow_changed_code, checkpoint)
+    return LoadedRun(record, prefixes(trust), target, allow_changed_code, checkpoint)
