@@ -123,8 +123,12 @@ def test_a_list_or_a_stack_gives_a_list(run, pictures):
 @pytest.mark.parametrize(
     ("picture", "expected"),
     [
-        (torch.zeros(3, 8, 8, dtype=torch.uint8), "the tensor has 3 channels, the model's pictures have 1"),
-        (np.zeros((8, 8, 3), np.uint8), "the array has 3 channels, the model's pictures have 1"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), "the tensor (3, 8, 8) has 3 channels, the model's"),
+        (
+            np.zeros((5, 8, 9), np.uint8),
+            "the array (5, 8, 9) has 9 channels, the model's pictures have 1; "
+            "one picture is (H, W) or (H, W, C) as array, a batch (B, H, W, C)",
+        ),
         (torch.zeros(8, 8, dtype=torch.uint8), r"a picture is (C, H, W) as tensor, not (8, 8)"),
         (torch.zeros(1, 0, 8, dtype=torch.uint8), r"not (1, 0, 8)"),
         (torch.zeros(1, 8, 8), "a picture is of uint8, from 0 to 255, not float32"),

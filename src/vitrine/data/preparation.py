@@ -159,9 +159,10 @@ class Preparation:
     def _checked(self, picture: object) -> Tensor:
         """Return an array or tensor as (C, H, W) uint8 on the CPU."""
         if isinstance(picture, Tensor):
-            kind, layout, image = "tensor", "(C, H, W)", picture.cpu()
+            kind, layout, batch, image = "tensor", "(C, H, W)", "(B, C, H, W)", picture.cpu()
         elif isinstance(picture, np.ndarray) and picture.dtype == np.uint8:
-            kind, layout, image = "array", "(H, W) or (H, W, C)", torch.from_numpy(np.atleast_3d(picture).copy())
+            kind, layout, batch = "array", "(H, W) or (H, W, C)", "(B, H, W, C)"
+            image = torch.from_numpy(np.atleast_3d(picture).copy())
             image = image.permute(2, 0, 1) if image.dim() == 3 else image
         else:
             given = f"an array of {picture.dtype}" if isinstance(picture, np.ndarray) else type(picture).__name__
@@ -171,7 +172,7 @@ class Preparation:
         if image.dim() != 3 or 0 in image.shape:
             raise DataError(f"a picture is {layout} as {kind}, not {tuple(image.shape)}")
         if len(image) != self.channels:
-            raise DataError(
-                f"the {kind} has {plural(len(image), 'channel')}, the model's pictures have {self.channels}"
-            )
+            given = f"the {kind} {tuple(picture.shape)} has {plural(len(image), 'channel')}"
+            expected = f"the model's pictures have {self.channels}"
+            raise DataError(f"{given}, {expected}; one picture is {layout} as {kind}, a batch {batch}")
         return image.contiguous()
