@@ -97,6 +97,8 @@ def test_a_notebook_trains_draws_and_predicts(name, data, kernel, tmp_path):
     printed = re.sub(" +", " ", texts(notebook))
     assert [line for line in (*PRINTED[name], "'test/acc': ", "true: ", "predicted: [(") if line not in printed] == []
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert "\x1b" not in printed, "nor is the progress bar drawn again and again"
+    assert not any("<pre" in output.get("data", {}).get("text/html", "") for output in shown), "a table is plain text"
     pictures = 7 if name == "intuitive_cifar10" else 6
     assert sum("image/png" in output.get("data", {}) for output in shown) == pictures
     (run,) = (tmp_path / "runs").iterdir()

@@ -35,6 +35,12 @@ KERNELS = {"sdpa": "by PyTorch's fused kernel", "explicit": "by two matrix produ
 LONGEST = len("FLOPs per image")  # of the names that a training begins with
 
 
+def text_console() -> Console:
+    """Return a console for standard output; in a notebook for plain text, where Rich makes a display of each line."""
+    console = Console()
+    return Console(force_jupyter=False, force_terminal=False) if console.is_jupyter else console
+
+
 def show_start(
     console: Console, run: "TrainingRun", images: "ImageDataModule", facts: Mapping[str, int], classes: str
 ) -> None:

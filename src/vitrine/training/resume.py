@@ -26,7 +26,7 @@ from vitrine.runs.user_code import edited_parts, refuse_edited
 from vitrine.text import as_override, listed, plural, printable, report
 from vitrine.training.callbacks import PruningRule, stopped_early
 from vitrine.training.changed_data import check_data, record_data
-from vitrine.training.console import quiet_libraries, show_result
+from vitrine.training.console import quiet_libraries, show_result, text_console
 from vitrine.training.distill import Distillation, refuse_other_teacher, teacher_of
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
@@ -97,8 +97,8 @@ def resume(
                 longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
                 why = f"it {stopped}; it stays stopped" if stopped else longer
                 print(printable(f"{record.path} is finished; {why}"))
-                of_sweep = record.facts.get("group") is not None
-                show_result(Console(), record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
+                of_sweep, console = record.facts.get("group") is not None, text_console()
+                show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
             return Result(record.metrics, record.path)
         config.distill.teacher = teacher_of(record, config.distill)
         state = recover(record) if ranks.rank == 0 else None

@@ -32,6 +32,7 @@ from vitrine.training.console import (
     show_learning_rate,
     show_result,
     show_start,
+    text_console,
 )
 from vitrine.training.evaluate import Evaluation, classifier_from, evaluate_split
 from vitrine.training.flops import flops_per_image, flops_phases, planned_flops
@@ -84,7 +85,7 @@ def _lead(
     run: TrainingRun, data: ImageDataModule, module: Classifier, ranks: Ranks, first_step: int, first_epoch: int
 ) -> None:
     """Train together with the other ranks, test, and show and record both."""
-    config, record, console = run.config, run.record, Console()
+    config, record, console = run.config, run.record, text_console()
     facts, by_epoch = _record_plan(run, data, module, first_epoch)
     show_start(console, run, data, facts, class_sizes(data))
     if config.optimizer.lr == AUTO:
