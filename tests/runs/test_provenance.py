@@ -170,6 +170,7 @@ def test_commands_are_named_as_the_user_started_them(monkeypatch, started, comma
     monkeypatch.setattr(sys, "orig_argv", started)
     assert provenance.command() == command
     assert provenance.program("wandb-sync") == program
+    assert provenance.is_command()
 
 
 def test_without_the_scripts_of_a_checkout_the_installed_command_is_named(monkeypatch, tmp_path):

@@ -313,7 +313,7 @@ def test_a_second_ctrl_c_interrupts_and_signal_handlers_are_restored(small, tmp_
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match="resume="):
+    with pytest.raises(Interrupted, match=r"; resume with: resume\('"):
         fit(small(), callbacks=[Presses()])
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "interrupted"

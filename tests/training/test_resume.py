@@ -102,7 +102,7 @@ def assert_same(record, whole):
     ],
 )
 def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step, number):
-    with pytest.raises(Interrupted, match="resume="):
+    with pytest.raises(Interrupted, match=r"resume\("):
         fit(compose([*OVERRIDES, f"paths.output_dir={tmp_path}"]), callbacks=[SignalAt(step, number)])
     record = RunRecord(only_run(tmp_path))
     assert (record.facts["status"], record.facts["user"]) == ("interrupted", provenance.user())
@@ -269,7 +269,7 @@ def test_compilation_inside_an_epoch_does_not_count_as_waiting_for_data(tmp_path
 @pytest.mark.whole
 def test_a_run_out_of_time_stops_and_resumes_bit_equal(whole, tmp_path):
     overrides = [*OVERRIDES, "trainer.max_time=1h", f"paths.output_dir={tmp_path}"]
-    with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: python train\.py resume="):
+    with pytest.raises(OutOfTime, match=r"trainer\.max_time is over; resume with: resume\("):
         fit(compose(overrides), time_from=time.time() - 3600)
     record = RunRecord(only_run(tmp_path))
     assert (record.facts["status"], record.facts["reason"]) == ("interrupted", "trainer.max_time is over")

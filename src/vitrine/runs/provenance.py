@@ -45,6 +45,11 @@ def program(name: str) -> str:
     return f"python {script}" if (CHECKOUT / script).is_file() else f"vitrine {name}"
 
 
+def is_command() -> bool:
+    """Whether the user started a command of vitrine, and not a program or notebook of their own that imports it."""
+    return any(Path(word).name in ("vitrine", "train.py") for word in shlex.split(command()))
+
+
 def _typed(arguments: list[str]) -> list[str]:
     """Return a command line without the paths of Python and of the installed ``vitrine``."""
     installed = len(arguments) > 1 and Path(arguments[1]).name == "vitrine"

@@ -87,10 +87,15 @@ def _edited(record: RunRecord, names: Iterable[str]) -> list[str]:
 
 
 def trust_overrides(facts: Mapping[str, Any]) -> list[str]:
-    """Return the override that ``resume=RUN`` and ``like=RUN`` need for own parts and a teacher's, by run.json."""
-    taught = (facts.get("teacher") or {}).get("parts")
-    names = dict.fromkeys(name for name in [*(facts.get("parts") or ()), *(taught or ())] if is_dotted(name))
+    """Return the override that ``resume=RUN`` and ``like=RUN`` need for :func:`names_to_trust`."""
+    names = names_to_trust(facts)
     return [f"trust=[{','.join(names)}]"] if names else []
+
+
+def names_to_trust(facts: Mapping[str, Any]) -> list[str]:
+    """Return the dotted names of a run's own parts and of its teacher's, by run.json."""
+    taught = (facts.get("teacher") or {}).get("parts")
+    return [*dict.fromkeys(name for name in [*(facts.get("parts") or ()), *(taught or ())] if is_dotted(name))]
 
 
 def source_diff(run: RunRecord, other: RunRecord) -> Iterator[str]:

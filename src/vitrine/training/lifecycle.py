@@ -18,7 +18,7 @@ from vitrine.runs.flatten import flatten
 from vitrine.runs.lock import Claim
 from vitrine.runs.record import now
 from vitrine.runs.status import ENDED
-from vitrine.runs.user_code import edited_parts, store_code, trust_overrides
+from vitrine.runs.user_code import edited_parts, names_to_trust, store_code, trust_overrides
 from vitrine.text import report
 from vitrine.training.changed_data import data_facts
 from vitrine.training.run import TrainingRun
@@ -63,17 +63,25 @@ def recorded(record: RunRecord, ranks: Ranks, *, new: bool = False) -> Iterator[
             if status == "finished" or (status in ENDED and isinstance(error, KeyboardInterrupt)):
                 raise
             record.end_with(error)
-        overrides = [f"resume={record.path}", *trust_overrides(record.facts)]
-        command = f"{provenance.program('train')} {shlex.join(overrides)}"
+        how = _resumption(record)
         if isinstance(error, Interrupted | KeyboardInterrupt | SystemExit):  # Lightning turns Ctrl-C into SystemExit
             kind = interruption(error)
-            raise kind(f"{kind.reason}; resume with: {command}") from None
+            raise kind(f"{kind.reason}; resume with: {how}") from None
         if (full := disk_full(error, record.path)) is not None:
             advice = full.advice
             if (record.path / "config.yaml").exists():
-                advice = f"{advice.removesuffix(' and rerun the same command')}, then resume with: {command}"
+                advice = f"{advice.removesuffix(' and rerun the same command')}, then resume with: {how}"
             raise DiskFull(full.problem, advice) from None
         raise
+
+
+def _resumption(record: RunRecord) -> str:
+    """Return the command that resumes a run or, in a program of the user's own, the call."""
+    if provenance.is_command():
+        overrides = [f"resume={record.path}", *trust_overrides(record.facts)]
+        return f"{provenance.program('train')} {shlex.join(overrides)}"
+    names = names_to_trust(record.facts)
+    return f"resume({str(record.path)!r}{f', trust={names}' if names else ''})"
 
 
 def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None, facts: Mapping[str, Any]) -> None:
