@@ -61,6 +61,10 @@ def test_callbacks_given_in_python_are_checked_before_anything_is_written(compos
     with pytest.raises(ConfigError) as refused:
         fit(compose("model=vit_nano"), callbacks=callbacks)
     assert [fault.given for fault in refused.value.faults] == ["Own", "EMAWeightAveraging"]
+    with pytest.raises(ConfigError, match="an instance, not a class"):
+        fit(compose("model=vit_nano"), callbacks=[Own])
+    with pytest.raises(ConfigError, match=r"must be in a list, callbacks=\[\.\.\.\]"):
+        fit(compose("model=vit_nano"), callbacks=Own())
     assert not list(tmp_path.iterdir())
 
 

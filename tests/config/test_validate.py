@@ -2,7 +2,9 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 from functools import reduce
+from pathlib import PurePosixPath
 
+import numpy as np
 import pytest
 
 import vitrine
@@ -12,6 +14,7 @@ from vitrine.config.serialize import from_plain, to_plain
 from vitrine.config.validate import PIXELS, train_faults
 from vitrine.errors import ConfigError, Fault
 
+PLAIN = "must be a number, text, list or dict of Python's own, not"
 SIZE = "must be a whole number, or [height,width]"
 OWN_STATISTICS = "`vitrine channel-statistics` prints those of your data"
 WITH_BETAS = "adamw, adam, muon, lamb, lion and schedule_free"
@@ -54,6 +57,14 @@ def change(default):
         ("augment", "strong", Fault("augment", "strong", "is a section; its keys", "compose(['augment=strong'])")),
         ("model", "vit_tiny", Fault("model", "vit_tiny", "is a section; its keys", "compose(['model=vit_tiny'])")),
         ("trainer", None, Fault("trainer", "null", "is a section; its keys")),
+        (
+            "optimizer.lr",
+            np.float64(0.01),
+            Fault("optimizer.lr", "0.01", f"{PLAIN} numpy.float64; its .tolist() is one"),
+        ),
+        ("seed", np.int32(3), Fault("seed", "3", f"{PLAIN} numpy.int32; its .tolist() is one")),
+        ("data.mean", [np.array([0.5])], Fault("data.mean", "[0.5]", f"{PLAIN} numpy.ndarray; its .tolist() is one")),
+        ("paths.output_dir", PurePosixPath("x"), Fault("paths.output_dir", "x", f"{PLAIN} pathlib.PurePosixPath")),
         ("callbacks.early_stopping", True, Fault("callbacks.early_stopping", "true", "is a section; its keys")),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ from vitrine.training.losses import MeanLoss
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-class Watch(Callback):
 @pytest.fixture(autouse=True)
 def callers_random_state():
     """Whatever a test trains, and however that ends: what the caller draws next follows the caller's seed."""
@@ -40,6 +40,7 @@ def callers_random_state():
     assert state() == before
 
 
+class Watch(Callback):
     """Keeps what each step and epoch had."""
 
     def __init__(self):
@@ -348,6 +349,16 @@ def test_only_a_composed_configuration_is_trained(given):
     problem = rf"must be what compose returns, fit\(compose\(\[\.\.\.\]\)\), not {type(given).__name__}$"
     with pytest.raises(ConfigError, match=problem):
         fit(given)
+    with pytest.raises(ConfigError, match=rf"compose\(\['resume=RUN', \.\.\.\]\) returns, not {type(given).__name__}$"):
+        resume("RUN", given)
+
+
+def test_what_no_new_run_can_have_is_refused_before_anything_is_written(small, tmp_path):
+    with pytest.raises(ConfigError, match=r"(?s)fit, which begins a new run.*did you mean resume\('RUN', config\)\?"):
+        fit(replace(small(), resume="RUN"))
+    with pytest.raises(ConfigError, match=r"facts=\{1\}\n.*not builtins\.set$"):
+        fit(small(), facts={"answers": [{1}]})
+    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.whole

@@ -106,6 +106,19 @@ def structure_faults(config: Any, prefix: str = "", root: Any = None) -> Iterato
         elif dataclasses.is_dataclass(section) and (value is not None or section is known[name]):
             near = f"compose(['{key}={value}'])" if isinstance(value, str) else ""
             yield Fault(key, as_override(value), section_problem(key, section), near)
+        else:
+            yield from plain_faults(key, value)
+
+
+def plain_faults(key: str, value: Any) -> Iterator[Fault]:
+    """Yield a fault for each value, also in lists and dicts, that files of a run cannot hold, such as NumPy's."""
+    kind = type(value)
+    if kind in (list, tuple, dict):
+        for inner in (*value, *value.values()) if kind is dict else value:
+            yield from plain_faults(key, inner)
+    elif kind not in (bool, int, float, str, types.NoneType):
+        problem = f"must be a number, text, list or dict of Python's own, not {kind.__module__}.{kind.__name__}"
+        yield Fault(key, str(value), f"{problem}; its .tolist() is one" if hasattr(value, "tolist") else problem)
 
 
 def value_at(config: Any, key: str) -> Any:

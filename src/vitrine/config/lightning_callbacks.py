@@ -24,8 +24,11 @@ REFUSED = {
 AVERAGING = "WeightAveraging"
 
 
-def callback_faults(config: TrainConfig, given: Sequence[Any] = ()) -> Iterator[Fault]:
-    """Yield each configured callback, and each of those ``given`` in Python, that cannot work in the run."""
+def callback_faults(config: TrainConfig, given: Any = ()) -> Iterator[Fault]:
+    """Yield each configured callback, and each of the list ``given`` in Python, that cannot work in the run."""
+    if not isinstance(given, Sequence):
+        yield Fault("callbacks", type(given).__name__, "must be in a list, callbacks=[...]")
+        return
     parts = [part for part in parts_of(config.callbacks) if part.key == "parts"]
     kinds = [("callbacks.parts", part.name, load(part.name)) for part in parts]
     kinds += [("callbacks", type(one).__name__, type(one)) for one in given]
@@ -34,6 +37,8 @@ def callback_faults(config: TrainConfig, given: Sequence[Any] = ()) -> Iterator[
         averaging = f"optimizer={config.optimizer.name}"
     for key, name, kind in kinds:
         known = [base.__name__ for base in getattr(kind, "__mro__", ()) if _is_lightnings(base)]
+        if key == "callbacks" and "Callback" not in known:
+            yield Fault(key, name, "is no lightning.pytorch.Callback; a callback is an instance, not a class")
         for base in known:
             if base in REFUSED:
                 yield Fault(key, name, REFUSED[base])

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from vitrine.config import TrainConfig, train_faults
+from vitrine.config.keys import plain_faults
 from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.parts import names_of
 from vitrine.distributed.hardware import choose_hardware
@@ -55,7 +56,7 @@ def fit(
         folder: the run folder to create; ``None`` creates one with a new name in ``runs/`` under ``paths.output_dir``.
         group: name shared by the runs of a sweep.
         varies: the overrides in which the run differs from others of its group.
-        facts: further entries of run.json.
+        facts: further entries of run.json, of plain values.
         callbacks: Lightning callbacks in addition to the configured ones. If vitrine starts the ranks itself
             (``trainer.devices`` above 1), they are pickled.
         began: when the command began, as ``time.time()`` gives it; now if ``None``. Start-up time counts from here.
@@ -75,12 +76,7 @@ def fit(
         Pruned: ``pruning_rule`` stopped the run; nothing has been tested.
     """
     began = time.time() if began is None else began
-    if not isinstance(config, TrainConfig):
-        raise ConfigError(
-            [Fault("config", "", f"must be what compose returns, fit(compose([...])), not {type(config).__name__}")]
-        )
-    if found := train_faults(config) or list(callback_faults(config, callbacks)):
-        raise ConfigError(found)
+    _check(config, facts or {}, callbacks)
     inherited, config = config.like, replace(config, like=None)
     time_from, key = time_from or began, attempt_key(config, folder, varies)
     with together(process_group=False) as ranks:
@@ -132,3 +128,17 @@ def fit(
                     if ranks.rank == 0:
                         record_origin(run, data, inherited, facts or {})
                     return carry_out(run, data, ranks)
+
+
+def _check(config: TrainConfig, facts: Mapping[str, Any], callbacks: Sequence[Callback]) -> None:
+    """Raise ConfigError where what a run is to begin with is invalid."""
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(
+            [Fault("config", "", f"must be what compose returns, fit(compose([...])), not {type(config).__name__}")]
+        )
+    if config.resume is not None:
+        instead = f"resume({config.resume!r}, config)"
+        raise ConfigError([Fault("resume", config.resume, "is not for fit, which begins a new run", instead)])
+    found = [*plain_faults("facts", dict(facts)), *train_faults(config)]
+    if found := found or list(callback_faults(config, callbacks)):
+        raise ConfigError(found)

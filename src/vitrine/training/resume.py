@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
 
 from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import copy_values, key_facts, keys_where, value_at
@@ -81,6 +80,10 @@ def resume(
         Pruned: as in ``fit``.
     """
     began = time.time() if began is None else began
+    if not isinstance(given, TrainConfig | None):
+        raise ConfigError(
+            [Fault("given", "", f"must be what compose(['resume=RUN', ...]) returns, not {type(given).__name__}")]
+        )
     with quiet_libraries(), together() as ranks, owned(RunRecord.open(folder), ranks, claim, force=force) as record:
         status = ranks.share(lambda: record.facts.get("status"))
         refuse_cut_short(record.config, record.path / "config.yaml")
