@@ -23,8 +23,9 @@ from vitrine.data.transforms.augment import (
     build_augmentation,
 )
 from vitrine.data.transforms.colour import ColorJitter, ThreeAugment
+from vitrine.data.transforms.operations import GEOMETRIC, inverse_affine
 from vitrine.data.transforms.resized_crop import RandomResizedCrop
-from vitrine.data.transforms.trivial_augment import TrivialAugment
+from vitrine.data.transforms.trivial_augment import LEVELS, VALUES, TrivialAugment
 
 
 def random_draws(count, num_draws):
@@ -226,7 +227,9 @@ def test_a_digit_is_never_mirrored(data, group):
     assert not any(isinstance(step, RandomHorizontalFlip) for step in chain.steps)
     for step in chain.steps:
         if isinstance(step, TrivialAugment):
-            assert (torch.linalg.det(step.matrices[:, :, :2].double()) > 0).all()
+            operations = torch.arange(len(GEOMETRIC)).repeat_interleave(LEVELS)
+            matrices = inverse_affine(operations, VALUES[: len(GEOMETRIC)].flatten(), *config.data.image_hw)
+            assert (torch.linalg.det(matrices[:, :, :2].double()) > 0).all()
 
 
 LAB = """

@@ -6,7 +6,9 @@ from helpers.smooth_images import smooth_images
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
-from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, TrivialAugment
+from vitrine.data.transforms import trivial_augment
+from vitrine.data.transforms.operations import OPERATIONS, apply
+from vitrine.data.transforms.trivial_augment import LEVELS, VALUES, TrivialAugment
 
 REFERENCE = TrivialAugmentWide()
 SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.items() if signed}
@@ -18,6 +20,10 @@ def magnitude(name, level):
     if magnitudes is None:
         return 0.0
     return float(magnitudes[level % 31]) * (-1 if level >= 31 and name in SIGNED else 1)
+
+
+def ours(images, operations, levels):
+    return apply(images, operations, VALUES[operations, levels])
 
 
 def theirs(image, name, level):
@@ -37,7 +43,7 @@ def test_every_level_of_an_operation_does_what_torchvision_does(name, size, chan
     """Equal uint8 values, up to 1 where processors round a blend differently."""
     images = smooth_images(LEVELS, size, channels)
     operations = torch.full((LEVELS,), OPERATIONS.index(name))
-    found = TrivialAugment(size).apply(images, operations, torch.arange(LEVELS))
+    found = ours(images, operations, torch.arange(LEVELS))
     expected = torch.stack([theirs(image, name, level) for level, image in enumerate(images)])
     assert found.dtype is torch.uint8
     difference = (found.int() - expected.int()).abs()
@@ -48,10 +54,9 @@ def test_every_level_of_an_operation_does_what_torchvision_does(name, size, chan
 def test_images_keep_their_positions_in_the_batch():
     images = smooth_images(60)
     operations, levels = torch.arange(60) % 14, torch.arange(60) % 62
-    trivial = TrivialAugment(32)
-    together = trivial.apply(images, operations.flip(0), levels)
+    together = ours(images, operations.flip(0), levels)
     for place in range(60):
-        alone = trivial.apply(images[[place]], operations.flip(0)[[place]], levels[[place]])
+        alone = ours(images[[place]], operations.flip(0)[[place]], levels[[place]])
         assert torch.equal(together[[place]], alone), OPERATIONS[operations.flip(0)[place]]
 
 
@@ -59,7 +64,7 @@ def test_constant_images_are_handled_as_torchvision_does():
     for value in (0, 7, 255):
         images = torch.full((LEVELS, 3, 8, 8), value, dtype=torch.uint8)
         for kind, name in enumerate(OPERATIONS):
-            found = TrivialAugment(8).apply(images, torch.full((LEVELS,), kind), torch.arange(LEVELS))
+            found = ours(images, torch.full((LEVELS,), kind), torch.arange(LEVELS))
             expected = torch.stack([theirs(image, name, level) for level, image in enumerate(images)])
             assert (found.int() - expected.int()).abs().max() <= 1, (name, value)
 
@@ -67,16 +72,15 @@ def test_constant_images_are_handled_as_torchvision_does():
 def test_images_too_small_to_be_blurred_are_not_sharpened():
     images = smooth_images(4, size=2)
     operations = torch.full((4,), OPERATIONS.index("Sharpness"))
-    assert torch.equal(TrivialAugment(2).apply(images, operations, torch.full((4,), 30)), images)
+    assert torch.equal(ours(images, operations, torch.full((4,), 30)), images)
 
 
-def test_operations_magnitudes_and_signs_are_uniform():
-    seen = {}
-    trivial = TrivialAugment(8)
-    trivial.apply = lambda images, operations, levels: seen.update(operations=operations, levels=levels)
-    trivial(torch.zeros(20_000), torch.rand(20_000, 2, generator=torch.Generator().manual_seed(3)))
-    for name, count in (("operations", len(OPERATIONS)), ("levels", LEVELS)):
-        counts = seen[name].bincount(minlength=count)
+def test_operations_magnitudes_and_signs_are_uniform(monkeypatch):
+    monkeypatch.setattr(trivial_augment, "VALUES", torch.arange(LEVELS).expand(len(OPERATIONS), LEVELS))
+    monkeypatch.setattr(trivial_augment, "apply", lambda images, operations, levels: (operations, levels))
+    seen = TrivialAugment()(torch.zeros(20_000), torch.rand(20_000, 2, generator=torch.Generator().manual_seed(3)))
+    for drawn, count in zip(seen, (len(OPERATIONS), LEVELS), strict=True):
+        counts = drawn.bincount(minlength=count)
         assert len(counts) == count
         assert stats.chisquare(counts.numpy()).pvalue > 1e-3
 
@@ -86,7 +90,7 @@ def test_the_whole_has_the_distribution_of_torchvision():
     torch.manual_seed(0)
     (image,) = smooth_images(1)
     theirs = torch.stack([REFERENCE(image) for _ in range(3000)])
-    ours = TrivialAugment(32)(image.expand(3000, -1, -1, -1), torch.rand(3000, 2))
+    ours = TrivialAugment()(image.expand(3000, -1, -1, -1), torch.rand(3000, 2))
     weight = torch.linspace(-1, 1, 32)
     for measure in (
         lambda images: images.float().mean(dim=(1, 2, 3)),

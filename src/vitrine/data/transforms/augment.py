@@ -258,7 +258,7 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
     if any(warp):
         steps.append(Warp(*warp))
     if augment.trivial:
-        steps.append(TrivialAugment(data.image_hw))
+        steps.append(TrivialAugment())
     if augment.three:
         steps.append(ThreeAugment())
     if augment.jitter:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.data.epoch_plan import to_device_of
-from vitrine.data.transforms.trivial_augment import grey, to_uint8
+from vitrine.data.transforms.operations import grey, to_uint8
 
 SOLARIZE_FROM = 128  # Pillow's default
 SIGMAS = (0.1, 2.0)  # pixels; Pillow's radius in DeiT III's code
