@@ -74,7 +74,7 @@ def test_an_augmentation_of_the_users_that_fails_is_one_line(tmp_path, monkeypat
         (["--output", "x.gif"], "cannot write x.gif: its name must end in .png, .pdf or .svg"),
         (["--output", "no/x.png"], "no is not a folder"),
         (["--epochs", "21"], "--epochs 21 must be at most 20"),
-        (["augment=deit4"], "did you mean augment=deit3?"),
+        (["augment=dei3"], "did you mean augment=deit3?"),
     ],
 )
 def test_bad_input_is_one_message(arguments, message, tmp_path, monkeypatch, capsys):

@@ -17,12 +17,14 @@ from vitrine.models import VisionTransformer
 SIZES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((conf() / "model").glob("*.yaml"))}
 # The schema turns no augmentation on and chooses no optimiser. Not digits: it has a batch size of its own.
 CHOICES = ["augment=none", "callbacks=[default,early_stopping,ema]", "logger=all", "data=cifar10"]
+# Off without augmentation; that those of augment=deit are the defaults is tested with the groups of augment.
+RAND = {key for key in defaults(TrainCommand) if key.startswith("augment.rand.")}
 
 
 @pytest.mark.parametrize(
     ("name", "schema", "overrides", "given"),
     [
-        ("train", TrainCommand, [*CHOICES, "model=vit_tiny"], {"optimizer.betas"}),
+        ("train", TrainCommand, [*CHOICES, "model=vit_tiny"], {"optimizer.betas", *RAND}),
         ("eval", EvalConfig, [], set()),
         ("predict", PredictConfig, [], set()),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vitrine
+from vitrine.config.augment import RandAugmentConfig
 from vitrine.config.loggers import WandbConfig
 from vitrine.config.schema import EarlyStoppingConfig, EmaConfig, TrainConfig
 from vitrine.config.serialize import from_plain, to_plain
@@ -309,6 +310,10 @@ def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, ke
         (
             {"augment__trivial": True, "data__in_channels": 4, "model__in_channels": 4},
             Fault("augment.trivial", "true", "needs images of 1 or 3 channels, not data.in_channels=4"),
+        ),
+        (
+            {"augment__rand": RandAugmentConfig(), "data__in_channels": 4, "model__in_channels": 4},
+            Fault("augment.rand", "{}", "needs images of 1 or 3 channels, not data.in_channels=4"),
         ),
         (
             {"augment__repeats": 64},

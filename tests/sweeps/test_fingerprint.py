@@ -49,7 +49,7 @@ WITHOUT_EFFECT = {
 
 @pytest.fixture(scope="module")
 def config():
-    return compose(["model=vit_nano", "callbacks=[default,early_stopping,ema]", "logger=all"])
+    return compose(["model=vit_nano", "callbacks=[default,early_stopping,ema]", "logger=all", "augment.rand={}"])
 
 
 def changed(config, key):

@@ -133,7 +133,7 @@ def test_an_interrupted_run_resumes_bit_equal(whole, tmp_path, monkeypatch, step
 @pytest.mark.parametrize(
     ("own", "steps"),
     [
-        (["optimizer=muon", "augment.elastic=0.04"], [7]),
+        (["optimizer=muon", "augment.elastic=0.04", "augment.rand={}"], [7]),
         (["optimizer=schedule_free", "callbacks=default"], [7]),
         (
             ["trainer.precision=64-true", "callbacks=[default,ema]", "model.depth=1", "model.drop_path=0"],

@@ -91,8 +91,8 @@ def section_is_off(override: str, section: str) -> Fault:
     """An override inside a section that is off, such as logger.wandb.mode without logger=wandb."""
     key, _, value = override.partition("=")
     group, _, option = section.partition(".")
-    choice = f"[default,{option}]" if group == "callbacks" else option
-    return Fault(key, value, f"{section} is off; turn it on with {group}={choice}")
+    ways = {"callbacks": f"callbacks=[default,{option}]", "augment": f"{section}={{}} {override}"}
+    return Fault(key, value, f"{section} is off; turn it on with {ways.get(group, f'{group}={option}')}")
 
 
 def unlike_their_type(config: Any, prefix: str = "") -> Iterator[Fault]:

@@ -8,6 +8,23 @@ from vitrine.config.parts import Interface
 
 
 @dataclass
+class RandAugmentConfig:
+    """RandAugment (arXiv:1909.13719) as timm has it; ``augment.rand={}`` is its ``rand-m9-mstd0.5-inc1``.
+
+    Attributes:
+        operations: how many for each image, in sequence; each is one of fifteen, drawn uniformly.
+        magnitude: strength of the operations, of 10; torchvision counts to 30, so that 9 is its 27.
+        std: standard deviation of a normal distribution around it, from which that of each operation is drawn.
+        probability: of applying an operation; 1 in the paper and in torchvision.
+    """
+
+    operations: int = number(2, ge=1, le=100)
+    magnitude: float = number(9.0, ge=0, le=10)
+    std: float = number(0.5, ge=0, le=10)
+    probability: float = number(0.5, gt=0, le=1)
+
+
+@dataclass
 class AugmentConfig:
     """Augmentation of training images, in this order, drawn for each image and epoch; 0 and false are off.
 
@@ -23,6 +40,7 @@ class AugmentConfig:
         elastic: elastic deformation: shift each knot of a 5 x 5 grid by up to this fraction of the image
             (arXiv:1505.04597).
         trivial: one of TrivialAugment's fourteen operations for each image (arXiv:2103.10158, "wide").
+        rand: RandAugment in place of it, a section that is off where it is null.
         three: grey, solarised or blurred, one of them for each image (3-Augment, arXiv:2204.07118).
         jitter: change brightness, contrast and saturation by a factor of up to one plus or minus this.
         erasing: probability of filling a rectangle with the mean colour (arXiv:1708.04896).
@@ -46,6 +64,7 @@ class AugmentConfig:
     shear: float = number(0.0, ge=0, lt=90)
     elastic: float = number(0.0, ge=0, le=0.125)
     trivial: bool = False
+    rand: RandAugmentConfig | None = None
     three: bool = False
     jitter: float = number(0.0, ge=0, le=1)
     erasing: float = number(0.0, ge=0, le=1)

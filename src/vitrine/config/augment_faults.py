@@ -19,10 +19,14 @@ def augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
     if augment.cutout > side:
         problem = f"must be at most the image, data.image_size={shown}"
         yield Fault("augment.cutout", str(augment.cutout), problem)
-    for key, value in (("trivial", augment.trivial), ("three", augment.three), ("jitter", augment.jitter)):
+    parts = {"trivial": augment.trivial, "three": augment.three, "jitter": augment.jitter}
+    for key, value in (parts | {"rand": augment.rand and "{}"}).items():
         if value and data.in_channels not in (1, 3):
             problem = f"needs images of 1 or 3 channels, not data.in_channels={data.in_channels}"
             yield Fault(f"augment.{key}", as_override(value), problem)
+    if augment.rand and augment.trivial:
+        problem = "is one more random operation beside those of augment.rand; set one of them"
+        yield Fault("augment.trivial", "true", problem, "augment.trivial=false")
     if (area := augment.resized_crop) is not None:
         if len(area) != 2 or area[0] > area[1]:
             problem = "must be the least and the greatest share of the area, such as [0.08,1.0]"

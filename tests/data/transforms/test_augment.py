@@ -10,7 +10,7 @@ from scipy.stats import chi2_contingency, chisquare
 from torchvision import transforms
 
 import vitrine
-from vitrine.config.augment import AugmentConfig
+from vitrine.config.augment import AugmentConfig, RandAugmentConfig
 from vitrine.config.parts import PartError
 from vitrine.data.epoch_plan import plan_epoch
 from vitrine.data.transforms.augment import (
@@ -24,6 +24,7 @@ from vitrine.data.transforms.augment import (
 )
 from vitrine.data.transforms.colour import ColorJitter, ThreeAugment
 from vitrine.data.transforms.operations import GEOMETRIC, inverse_affine
+from vitrine.data.transforms.rand_augment import RandAugment, values_at
 from vitrine.data.transforms.resized_crop import RandomResizedCrop
 from vitrine.data.transforms.trivial_augment import LEVELS, VALUES, TrivialAugment
 
@@ -116,6 +117,7 @@ PARTS = {
     "shear": (5.0, Warp),
     "elastic": (0.05, Warp),
     "trivial": (True, TrivialAugment),
+    "rand": (RandAugmentConfig(), RandAugment),
     "three": (True, ThreeAugment),
     "jitter": (0.3, ColorJitter),
     "erasing": (0.5, RandomErasing),
@@ -144,7 +146,7 @@ def everything(**changes):
 
 def test_parts_act_in_the_order_of_their_keys_and_never_flip_where_that_changes_the_class(data_config):
     order = [RandomResizedCrop, RandomCrop, RandomHorizontalFlip, Warp, TrivialAugment]
-    order += [ThreeAugment, ColorJitter, RandomErasing, Cutout]
+    order += [RandAugment, ThreeAugment, ColorJitter, RandomErasing, Cutout]
     chain = build_augmentation(everything(), data_config(flip=True))
     assert [type(step) for step in chain.steps] == order
     chain = build_augmentation(everything(), data_config(flip=False))
@@ -207,6 +209,9 @@ def test_the_groups_consist_of_the_parts_in_their_files():
         TrivialAugment,
         RandomErasing,
     ]
+    crop, flip, rand, erasing = chain_of("data=cifar10", "augment=deit").steps
+    assert [type(step) for step in (crop, flip, erasing)] == [RandomResizedCrop, RandomHorizontalFlip, RandomErasing]
+    assert (rand.config, rand.fill) == (RandAugmentConfig(), erasing.colour)  # the defaults of the section
     assert [type(step) for step in chain_of("data=cifar10", "augment=deit3").steps] == [
         RandomResizedCrop,
         RandomHorizontalFlip,
@@ -218,7 +223,7 @@ def test_the_groups_consist_of_the_parts_in_their_files():
 
 
 @pytest.mark.parametrize("data", ["mnist", "digits"])
-@pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits", "deit3"])
+@pytest.mark.parametrize("group", ["none", "light", "standard", "strong", "digits", "deit", "deit3"])
 def test_a_digit_is_never_mirrored(data, group):
     """Neither by RandomHorizontalFlip nor by a geometric operation: every affine matrix keeps the orientation."""
     config = vitrine.compose(["model=vit_nano", f"data={data}", f"augment={group}"])
@@ -226,9 +231,11 @@ def test_a_digit_is_never_mirrored(data, group):
     chain = build_augmentation(config.augment, config.data)
     assert not any(isinstance(step, RandomHorizontalFlip) for step in chain.steps)
     for step in chain.steps:
-        if isinstance(step, TrivialAugment):
+        if isinstance(step, (TrivialAugment, RandAugment)):
+            size = config.data.image_hw
+            values = VALUES if isinstance(step, TrivialAugment) else values_at(torch.linspace(-10, 10, LEVELS), *size)
             operations = torch.arange(len(GEOMETRIC)).repeat_interleave(LEVELS)
-            matrices = inverse_affine(operations, VALUES[: len(GEOMETRIC)].flatten(), *config.data.image_hw)
+            matrices = inverse_affine(operations, values[: len(GEOMETRIC)].flatten(), *size)
             assert (torch.linalg.det(matrices[:, :, :2].double()) > 0).all()
 
 

@@ -19,6 +19,7 @@ from vitrine.config.schema import DataConfig
 from vitrine.data.epoch_plan import to_device_of
 from vitrine.data.transforms.boxes import fill_boxes
 from vitrine.data.transforms.colour import ColorJitter, ThreeAugment
+from vitrine.data.transforms.rand_augment import RandAugment
 from vitrine.data.transforms.resized_crop import RandomResizedCrop
 from vitrine.data.transforms.trivial_augment import TrivialAugment
 from vitrine.text import shape_and_dtype
@@ -259,6 +260,8 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
         steps.append(Warp(*warp))
     if augment.trivial:
         steps.append(TrivialAugment())
+    if augment.rand is not None:
+        steps.append(RandAugment(augment.rand, colour))
     if augment.three:
         steps.append(ThreeAugment())
     if augment.jitter:

@@ -1,9 +1,9 @@
-"""Operations on images, of which each image of a batch has its own: TrivialAugment's.
+"""Operations on images, of which each image of a batch has its own: TrivialAugment's and RandAugment's.
 
-Their arithmetic is that of ``torchvision.transforms.v2``: nearest-neighbour resampling, black fill.
+Their arithmetic is that of ``torchvision.transforms.v2``, and within rounding Pillow's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = (
     *GEOMETRIC,
     *("Identity", "Brightness", "Color", "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"),
+    *("Invert", "SolarizeAdd"),
 )
 
 
@@ -24,7 +25,7 @@ def by_operation(values: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([values.get(name, zero) for name in OPERATIONS])
 
 
-def apply(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
+def apply(images: Tensor, operations: Tensor, values: Tensor, fill: Sequence[int] | None = None) -> Tensor:
     """Apply an operation to each image.
 
     Images are sorted by operation, so that each operation runs once, on its own images only. Group sizes are computed
@@ -35,7 +36,9 @@ def apply(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
         operations: (B,) int64 on the CPU, indices into :data:`OPERATIONS`.
         values: (B,) float64 on the CPU, what the operation takes: the slope of a shear; pixels to the right or down;
             degrees clockwise; the blending factor of brightness, colour, contrast and sharpness, 1 for an unchanged
-            image; bits that posterising keeps, 0 to 8; the threshold of solarising, 0 to 256.
+            image; bits that posterising keeps, 0 to 8; the threshold of solarising, 0 to 256; what SolarizeAdd adds.
+        fill: colour around images that geometric operations resample, bilinearly, one value in [0, 255] per channel;
+            None is nearest-neighbour resampling, and black.
 
     Returns:
         (B, C, H, W) uint8.
@@ -48,14 +51,14 @@ def apply(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
     groups = list(images.index_select(0, to_device_of(order, images)).split(sizes))
     group_values = values.split(sizes)
     if geometric:
-        groups[0] = _transform(groups[0], operations[:geometric], group_values[0])
+        groups[0] = _transform(groups[0], operations[:geometric], group_values[0], fill)
     for index, name in enumerate(OPERATIONS[len(GEOMETRIC) :], start=1):
         if sizes[index] and name in COLOUR:
             groups[index] = COLOUR[name](groups[index], group_values[index])
     return torch.cat(groups).index_select(0, to_device_of(order.argsort(), images))
 
 
-def _transform(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
+def _transform(images: Tensor, operations: Tensor, values: Tensor, fill: Sequence[int] | None) -> Tensor:
     """Resample (B, C, H, W) uint8, each image by its geometric operation."""
     matrix = to_device_of(inverse_affine(operations, values, *images.shape[-2:]), images)[:, :, :, None]  # (B, 2, 3, 1)
     down, right = (
@@ -64,7 +67,12 @@ def _transform(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
     columns = (matrix[:, :, 0] * right).transpose(0, 1)
     rows = (matrix[:, :, 1] * down + matrix[:, :, 2]).transpose(0, 1)
     grid = (columns[:, :, None, :] + rows[:, :, :, None]).permute(1, 2, 3, 0)
-    return F.grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
+    if fill is None:
+        return F.grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(torch.uint8)
+    inside = (grid.abs() <= 1).all(dim=-1)[:, None]
+    colour = to_device_of(torch.tensor(fill, dtype=torch.uint8), images)[:, None, None]
+    resampled = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+    return torch.where(inside, resampled.round_().to(torch.uint8), colour)
 
 
 def inverse_affine(operations: Tensor, values: Tensor, height: int, width: int) -> Tensor:
@@ -87,7 +95,7 @@ def inverse_affine(operations: Tensor, values: Tensor, height: int, width: int) 
 
 
 # Operations on colours take images (B, C, H, W) uint8 with 1 or 3 channels, and values (B,) float64 on the CPU, as of
-# :func:`apply`; they return images of the same shape and type. Two of them have no magnitude, and ignore the values.
+# :func:`apply`; they return images of the same shape and type. Three of them have no magnitude, and ignore the values.
 
 
 def brightness(images: Tensor, values: Tensor) -> Tensor:
@@ -131,6 +139,17 @@ def solarize(images: Tensor, values: Tensor) -> Tensor:
     return torch.where(images >= threshold, ~images, images)
 
 
+def solarize_add(images: Tensor, values: Tensor) -> Tensor:
+    """Brighten values below 128."""
+    added = to_device_of(values.to(torch.uint8), images)[:, None, None, None]
+    return torch.where(images < 128, images + added, images)
+
+
+def invert(images: Tensor, values: Tensor) -> Tensor:
+    """Take each value from 255."""
+    return ~images
+
+
 def autocontrast(images: Tensor, values: Tensor) -> Tensor:
     """Stretch each channel to the full range, 0 to 255."""
     low, high = images.amin(dim=(2, 3), keepdim=True).float(), images.amax(dim=(2, 3), keepdim=True).float()
@@ -161,6 +180,8 @@ COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Solarize": solarize,
     "AutoContrast": autocontrast,
     "Equalize": equalize,
+    "Invert": invert,
+    "SolarizeAdd": solarize_add,
 }
 
 

@@ -7,8 +7,10 @@ Operations, magnitudes and arithmetic are those of ``torchvision.transforms.v2.T
 import torch
 from torch import Tensor
 
-from vitrine.data.transforms.operations import OPERATIONS, apply, by_operation
+from vitrine.data.transforms import operations
+from vitrine.data.transforms.operations import apply, by_operation
 
+OPERATIONS = operations.OPERATIONS[:14]  # the others are RandAugment's
 BINS = 31
 LEVELS = 2 * BINS  # magnitude and sign: the second half is negative
 
@@ -36,6 +38,6 @@ class TrivialAugment:
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """(B, C, H, W) uint8 with 1 or 3 channels and (B, 2) in [0, 1) -> (B, C, H, W) uint8."""
-        operations = (draws[:, 0] * len(OPERATIONS)).long()
+        chosen = (draws[:, 0] * len(OPERATIONS)).long()
         levels = (draws[:, 1] * LEVELS).long()
-        return apply(images, operations, VALUES[operations, levels])
+        return apply(images, chosen, VALUES[chosen, levels])
