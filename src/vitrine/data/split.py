@@ -77,12 +77,13 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
     """
     counts = torch.bincount(labels)
     _check_alone(counts, classes)
-    present, rarest = int((counts > 0).sum()), int(counts[counts > 0].min())
-    held_out = math.ceil(fraction * len(labels))
-    if rarest < 2 or min(held_out, len(labels) - held_out) < present:
+    present, held_out = int((counts > 0).sum()), math.ceil(fraction * len(labels))
+    if min(held_out, len(labels) - held_out) < present:
+        least = math.ceil(1000 * present / len(labels)) / 1000
         raise DataError(
-            f"cannot split data.val_fraction={fraction:g} of {len(labels)} images off for validation; "
-            f"the rarest class has {rarest}: each class needs 2, and each part as many as there are classes, {present}"
+            f"data.val_fraction={fraction:g} splits off {held_out} of {len(labels)} images for validation; each part "
+            f"needs {present}, one for each class (of several labels, an image counts for its rarest): "
+            f"give it a value from {least:g} to {1 - least:g}"
         )
     found = hold_out(labels, held_out, seed)
     if lost := _lost_classes(labels, found.train, classes):
