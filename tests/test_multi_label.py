@@ -216,6 +216,7 @@ def test_every_split_is_stratified_and_repeats(table, tmp_path):
         ([BINARY, "data.sampling=balanced"], "data.sampling=balanced is for one label per image"),
         ([BINARY, "data.per_class=3"], "data.per_class=3 is for one label per image"),
         ([BINARY, "model.num_classes=4"], "model.num_classes=4 must be 3"),
+        ([BINARY, "data.targets=[label]", "model.num_classes=4"], "data.multi_label=true is for one target"),
         ([BINARY, "callbacks.monitor=val/ece"], "monitor=val/ece is not a metric of several labels per image"),
         ([BINARY, "callbacks.metrics=[top5_acc]"], "top5_acc is not one of macro_f1, auroc, map"),
     ],

@@ -160,6 +160,7 @@ def test_pages_and_comparisons_have_the_first_target_and_the_metrics_of_all(run)
             "abov5 is not one of the targets of data=digits: digit, above5 did you mean",
         ),
         (["data.targets=[digit,digit]"], "names a target twice"),
+        (["data=csv", "data.root=none.csv", "data.targets=[digit,digit]"], "names a target twice"),
         (
             ["data=cifar10", BOTH],
             "is for data=csv, whose columns are targets, and for digits and mnist, not for",

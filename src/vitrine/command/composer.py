@@ -306,7 +306,7 @@ class Composer:
         try:
             classes = self._classes(data, () if found else targets)
         except DataError as error:
-            found.append(Fault("data.root", data.root, str(error)))
+            found = found or [Fault("data.root", data.root, str(error))]  # which names other columns than asked for
             classes = [2] * max(1, len(targets))  # stand in, so that the rest is checked all the same
         if targets:
             data.target_classes = classes

@@ -241,7 +241,7 @@ def _multi_label(config: TrainConfig) -> Iterator[Fault]:
     if data.sampling == "balanced":
         problem = "is for one label per image, and data.multi_label=true has several"
         yield Fault("data.sampling", "balanced", problem, "data.sampling=shuffle")
-    if model.num_classes != data.num_classes:
+    if model.num_classes != data.num_classes and not data.targets:
         problem = f"must be {data.num_classes}, the number of classes, with data.multi_label=true"
         yield Fault("model.num_classes", str(model.num_classes), problem)
 
