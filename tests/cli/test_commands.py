@@ -309,6 +309,7 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
         ("eval", "run=a,b", "python eval.py -m ... runs them sequentially"),
         ("predict", "run=a,b", "run=[RUN,RUN] averages several runs"),
         ("predict", "top_k=1,2", "give one"),
+        ("predict", "target=a,b", "give one; quote a name with commas: 'target=\"a,b\"'"),
         (
             "predict",
             "input=a,b",
@@ -317,7 +318,7 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
     ],
 )
 def test_several_values_outside_a_multirun_are_one_fault(vitrine, command, given, instead):
-    code, _, err = vitrine(command, given, *(("run=x", "input=x") if given == "top_k=1,2" else ()))
+    code, _, err = vitrine(command, given, *(("run=x", "input=x") if given[0] == "t" else ()))
     assert code == 2
     assert err == f"vitrine: invalid configuration:\n  {given}\n      has several values; {instead}\n"
 

@@ -33,6 +33,7 @@ from vitrine.text import as_override
 # What to type in place of several values where there is no multirun.
 SEVERAL_OF_PREDICT = {
     "run": "run=[RUN,RUN] averages several runs",
+    "target": "give one; quote a name with commas: 'target=\"a,b\"'",
     "input": "name a folder, a pattern ('DIR/*.png') or a CSV file; quote a name with commas: 'input=\"a,b\"'",
 }
 
