@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import yaml
 from helpers.user_parts import enter
 from PIL import Image
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
@@ -22,6 +23,7 @@ from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, RunError
 from vitrine.explain.page import run_sections
 from vitrine.inference.export.formats import ExportRequest
+from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
 from vitrine.inference.page.page import write_page
 from vitrine.inference.results import Journal
@@ -165,6 +167,18 @@ def test_an_export_gives_sigmoids(run):
     given = source.program.module()(pictures)
     assert torch.allclose(given, source.reference.logits(pictures).sigmoid(), atol=1e-6)
     assert "each label by itself" in source.facts["output"]
+
+
+def test_the_card_for_the_hub_says_when_a_picture_is_right_and_has_mean_average_precision(run):
+    card = model_card(ExportSource.load(ExportRequest(run.record.path, "hf")))
+    right, precision = (round(run.metrics[f"test/{name}"], 4) for name in ("acc", "map"))
+    assert f"| test accuracy (all labels of a picture right) | {right:.4f} (95 % interval" in card
+    assert f"| mean average precision | {precision:.4f} |\n| model |" in card
+    (result,) = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
+    assert [(metric["type"], metric.get("name"), metric["value"]) for metric in result["metrics"]] == [
+        ("accuracy", "exact match", right),
+        ("mean_average_precision", None, precision),
+    ]
 
 
 def test_pages_have_what_there_is_of_several_labels(run):

@@ -35,7 +35,7 @@ A Vision Transformer that {does}, trained with
 | | |
 |---|---|
 | {accuracy} |
-{calibration}| model | {model} |
+{precision}{calibration}| model | {model} |
 | parameters | {parameters:,} |
 | pictures | {channels}, {size} pixels |
 | licence | {license} |
@@ -115,6 +115,7 @@ def model_card(source: ExportSource) -> str:
     """Return the text of README.md."""
     facts, config = source.request.record.facts, source.run.config
     accuracy = AccuracyOnTest.of(source.run)
+    precision = mean_average_precision(source.run, "val" if accuracy is None else "test")
     channels = {1: "grey", 3: "RGB", 4: "RGBA"}.get(config.data.in_channels, f"{config.data.in_channels} channels")
     repository = source.request.hub or "NAME"
     count, multi_label = len(source.run.classes), config.data.multi_label
@@ -130,6 +131,7 @@ def model_card(source: ExportSource) -> str:
         off=", and\ntimm's crop can lie one pixel off" if source.run.transform.from_files else "",
         vitrine=source.facts["vitrine"],
         accuracy=accuracy_row(accuracy, source.run),
+        precision="" if precision is None else f"| mean average precision | {precision:.4f} |\n",
         calibration=calibration_row(source),
         model=f"width {config.model.dim}, depth {config.model.depth}, {config.model.heads} heads, patches of "
         f"{format_size(config.model.patch_size)}, position={config.model.position}, pool={config.model.pool}",
@@ -167,17 +169,21 @@ def metadata(source: ExportSource, accuracy: AccuracyOnTest | None) -> str:
     """Return the YAML at the head of the card, as the hub's own library writes it."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    data = source.run.config.data.name
+    data, multi_label = source.run.config.data.name, source.run.config.data.multi_label
+    metrics = {} if accuracy is None else {"accuracy": accuracy.value}
+    if metrics and (precision := mean_average_precision(source.run, "test")) is not None:
+        metrics["mean_average_precision"] = precision
     results = [
         EvalResult(
             task_type="image-classification",
             dataset_type=HUB_NAMES.get(data, data),
             dataset_name=data,
             dataset_split="test",
-            metric_type="accuracy",
-            metric_value=round(accuracy.value, 4),
+            metric_type=name,
+            metric_name="exact match" if multi_label and name == "accuracy" else None,
+            metric_value=round(value, 4),
         )
-        for accuracy in ([] if accuracy is None else [accuracy])
+        for name, value in metrics.items()
     ]
     card = ModelCardData(
         license=source.request.license,
@@ -185,7 +191,7 @@ def metadata(source: ExportSource, accuracy: AccuracyOnTest | None) -> str:
         pipeline_tag="image-classification",
         tags=["image-classification", "timm", "vision-transformer", "vitrine"],
         datasets=[HUB_NAMES[data]] if data in HUB_NAMES else None,
-        metrics=["accuracy"],
+        metrics=[*metrics] or ["accuracy"],
         model_name=source.request.record.name,
         eval_results=results or None,
     )
@@ -194,14 +200,20 @@ def metadata(source: ExportSource, accuracy: AccuracyOnTest | None) -> str:
 
 def accuracy_row(accuracy: AccuracyOnTest | None, run: LoadedRun) -> str:
     """Return the row of accuracy: on the test images with its interval, else on the validation images."""
+    name = f"accuracy{' (all labels of a picture right)' * run.config.data.multi_label}"
     if accuracy is None:
         uses = ["the epoch was selected"] * selects(run) + ["the model was trained"] * (not run.record.holds_out)
         used = f", on which {listed(uses)}" if uses else ""
         validated = metrics_of(run).get("val/acc")
-        return "accuracy | not recorded" if validated is None else f"accuracy on validation{used} | {validated:.4f}"
+        return "accuracy | not recorded" if validated is None else f"{name} on validation{used} | {validated:.4f}"
     value = f"{accuracy.value:.4f} (95 % interval {accuracy.low:.4f} to {accuracy.high:.4f})"
     of_groups = f" in {plural(accuracy.groups, 'group')}" if accuracy.groups else ""
-    return f"test accuracy | {value}, {accuracy.images:,} images{of_groups}, one training"
+    return f"test {name} | {value}, {accuracy.images:,} images{of_groups}, one training"
+
+
+def mean_average_precision(run: LoadedRun, stage: str) -> float | None:
+    """Return that of the test or validation images, ``val``, where images have several labels and it was measured."""
+    return metrics_of(run).get(f"{stage}/map") if run.config.data.multi_label else None
 
 
 def calibration_row(source: ExportSource) -> str:
