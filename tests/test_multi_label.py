@@ -143,7 +143,7 @@ def test_a_label_is_given_at_its_own_probability(run, table, tmp_path, monkeypat
     right = sum(Predictions.of(load_results([run.record.path]).runs[0]).correct)
     assert right == round(run.metrics["test/acc"] * 40)
     shown = capsys.readouterr().out
-    assert f"accuracy of test   {run.metrics['test/acc']:.4f} of 40 labelled pictures\n" in shown
+    assert f"accuracy of test   {run.metrics['test/acc']:.4f} of 40 labelled pictures, all labels right\n" in shown
     prediction = run.predict(str(table.parent / "120.png"))
     assert prediction.labels(least) == [pair for pair in prediction.top(3) if pair[1] >= least]
 

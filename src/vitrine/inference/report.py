@@ -131,7 +131,7 @@ class Report:
         column = "" if self.label == LABEL else f", column {self.label}"
         for split, labelled in self._labelled.items():
             of = f" of {split}" if split else ""
-            count = plural(labelled.count, "labelled picture")
+            count = plural(labelled.count, "labelled picture") + ", all labels right" * self.layout.multi_label
             entries[f"accuracy{of}"] = f"{labelled.right / labelled.count:.4f} of {count}{column}"
             if not self.layout.multi_label:
                 entries[f"NLL{of}"] = f"{labelled.nll / labelled.count:.4f}"
