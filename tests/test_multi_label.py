@@ -194,6 +194,8 @@ def test_pages_have_what_there_is_of_several_labels(run):
     assert "There is no matrix" in sections["confusion"].text
     assert sections["confusion"].figures == []
     assert "are wrong. An image is right if all of its labels are." in sections["wrong"].text
+    assert sections["classes"].text.startswith("Recall is the share of its images that are taken for it; precision")
+    assert sections["calibration"].text.endswith("Confidence in several labels is taken as if they were independent.")
     assert [len(sections[key].figures) for key in ("classes", "calibration", "wrong", "rollout")] == [1, 1, 2, 1]
     wrong = sections["wrong"].figures[0].numbers
     assert wrong[0] == ["test image", "labels", "taken for", "probability (%)", "of the labels (%)", "file"]

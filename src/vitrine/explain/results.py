@@ -89,7 +89,7 @@ def prediction_sections(images: RunImages, predictions: Predictions, names: Sequ
     found = [
         confusion_section(predictions, names, images.kind),
         class_section(predictions, names, images.kind),
-        calibration_section(calibration([predictions])),
+        calibration_section(calibration([predictions]), multi_label=predictions.multi_label),
         wrong_section(images, predictions, names),
     ]
     if images.result.config.get("data.group") and predictions.groups is None:
@@ -169,7 +169,8 @@ def class_section(predictions: Predictions, names: Sequence[str], kind: str = "t
     known = [index for index in order if scores.support[index] > 0]
     if not known:
         return RunSection("classes", "Classes", f"No class has {kind}s.")
-    text = "Recall is a class's accuracy; precision is the share of the images taken for it that are of it. "
+    what = "the share of its images that are taken for it" if predictions.multi_label else "a class's accuracy"
+    text = f"Recall is {what}; precision is the share of the images taken for it that are of it. "
     over = f"{kind}s" if predictions.groups is None else f"groups of {kind}s"
     text += f"95 % intervals over {over}: Wilson's; that of F1 follows from it."
     if len(names) > MAX_CLASSES:
@@ -211,13 +212,14 @@ def draw_scores(scores: ClassScores, shown: Sequence[int], names: Sequence[str])
     return figure
 
 
-def calibration_section(calibrated: Calibration) -> RunSection:
-    """The reliability diagram and the expected calibration error."""
+def calibration_section(calibrated: Calibration, *, multi_label: bool = False) -> RunSection:
+    """The reliability diagram and the expected calibration error; ``multi_label`` says what confidence is then."""
     below = float(np.average(calibrated.confidence - calibrated.accuracy, weights=calibrated.count))
     kind, points = "over" if below > 0 else "under", 100 * abs(below)
     how = f"{kind}confident by {points:.2f} points" if points >= 0.005 else "as confident as it is accurate"
     text = f"Expected calibration error (ECE, {BINS} bins): {100 * calibrated.error:.2f} points. "
     text += f"On average, the model is {how}."
+    text += " Confidence in several labels is taken as if they were independent." if multi_label else ""
     table = [["confidence (%)", "accuracy (%)", "images"]]
     values = zip(calibrated.confidence, calibrated.accuracy, calibrated.count, strict=True)
     table += [
