@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics.functional import classification
 
 from vitrine import compose, fit
+from vitrine.config.metrics import by_class
 from vitrine.config.parts import PartError
 from vitrine.config.schema import CallbacksConfig
 from vitrine.runs import RunRecord
@@ -111,6 +112,7 @@ def test_metrics_of_several_labels_are_scikit_learns():
     assert right.float().mean() == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
     found = class_metrics(logits, labels, list("abcde"))
     assert list(found) == ["class_ap/a", "class_ap/b", "class_ap/c", "class_ap/d"]
+    assert by_class({"test/class_ap/a": 0.5}, "test") == ["a AP 0.5000"]
 
 
 @pytest.mark.parametrize("label", [0, 1])

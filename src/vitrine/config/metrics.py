@@ -77,7 +77,7 @@ def difference_problem(name: str, difference: float) -> str:
 
 
 def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[str]:
-    """Return the metrics of each class: ``cat 0.95 (0.91 to 0.98)``, or its average precision.
+    """Return the metrics of each class: ``cat 0.95 (0.91 to 0.98)``, or its average precision: ``cat AP 0.9500``.
 
     Args:
         metrics: by their names in metrics.json.
@@ -92,7 +92,7 @@ def by_class(metrics: Mapping[str, float], stage: str, digits: int = 2) -> list[
             interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
             found.append(f"{name} {value:.{digits}f}{interval}")
     prefix = f"{stage}/class_ap/"
-    return found + [f"{key.removeprefix(prefix)} {metrics[key]:.4f}" for key in metrics if key.startswith(prefix)]
+    return found + [f"{key.removeprefix(prefix)} AP {metrics[key]:.4f}" for key in metrics if key.startswith(prefix)]
 
 
 def lower_is_better(name: str) -> bool:
