@@ -16,12 +16,12 @@ from vitrine import compose, fit, load_run
 from vitrine.cli.main import main
 from vitrine.compare.comparison import compare
 from vitrine.compare.load import load_results
-from vitrine.compare.predictions import Predictions, correct_images
+from vitrine.compare.predictions import INDEPENDENT, Predictions, correct_images
 from vitrine.compare.report.page import render as render_comparison
 from vitrine.config.schema import EvalConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.errors import ConfigError, RunError
-from vitrine.explain.page import run_sections
+from vitrine.explain.page import _facts, run_sections
 from vitrine.inference.export.formats import ExportRequest
 from vitrine.inference.export.model_card import model_card
 from vitrine.inference.export.source import ExportSource
@@ -189,13 +189,15 @@ def test_pages_have_what_there_is_of_several_labels(run):
     )
     page = render_comparison(compared, ["x"])
     assert "F1 per class" in page
+    assert INDEPENDENT in page
     assert "There is none: a test image has several labels" in page
     sections = {section.key: section for section in run_sections(run.record)}
     assert "There is no matrix" in sections["confusion"].text
     assert sections["confusion"].figures == []
     assert "are wrong. An image is right if all of its labels are." in sections["wrong"].text
     assert sections["classes"].text.startswith("Recall is the share of its images that are taken for it; precision")
-    assert sections["calibration"].text.endswith("Confidence in several labels is taken as if they were independent.")
+    assert sections["calibration"].text.endswith(INDEPENDENT)
+    assert ("test mean average precision", f"{run.metrics['test/map']:.4f}") in _facts(run.record)
     assert [len(sections[key].figures) for key in ("classes", "calibration", "wrong", "rollout")] == [1, 1, 2, 1]
     wrong = sections["wrong"].figures[0].numbers
     assert wrong[0] == ["test image", "labels", "taken for", "probability (%)", "of the labels (%)", "file"]

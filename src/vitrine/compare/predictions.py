@@ -18,6 +18,8 @@ from vitrine.runs.predictions import (
     read_predictions,
 )
 
+INDEPENDENT = "Confidence in several labels is taken as if they were independent."
+
 
 @dataclass(frozen=True)
 class Predictions:

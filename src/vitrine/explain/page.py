@@ -172,6 +172,8 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
         if images:
             text += f", {_test_interval(record, accuracy, images)}"
         found.append(("test accuracy", text))
+    if (precision := metrics.get("test/map")) is not None:
+        found.append(("test mean average precision", f"{precision:.4f}"))
     if (accuracy := metrics.get("val/acc")) is not None:
         epoch = metrics.get("best_epoch")
         found.append(("validation accuracy", f"{100 * accuracy:.2f} %" + (f", epoch {epoch:.0f}" if epoch else "")))

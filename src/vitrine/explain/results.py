@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrine.compare.metric import MISSING
-from vitrine.compare.predictions import Calibration, Predictions, calibration, confusion
+from vitrine.compare.predictions import INDEPENDENT, Calibration, Predictions, calibration, confusion
 from vitrine.data.decode import ImageFile
 from vitrine.errors import VitrineError, joined_lines
 from vitrine.explain.run_images import RunImages
@@ -219,7 +219,7 @@ def calibration_section(calibrated: Calibration, *, multi_label: bool = False) -
     how = f"{kind}confident by {points:.2f} points" if points >= 0.005 else "as confident as it is accurate"
     text = f"Expected calibration error (ECE, {BINS} bins): {100 * calibrated.error:.2f} points. "
     text += f"On average, the model is {how}."
-    text += " Confidence in several labels is taken as if they were independent." if multi_label else ""
+    text += f" {INDEPENDENT}" if multi_label else ""
     table = [["confidence (%)", "accuracy (%)", "images"]]
     values = zip(calibrated.confidence, calibrated.accuracy, calibrated.count, strict=True)
     table += [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrine.compare.comparison import Comparison
-from vitrine.compare.predictions import Predictions, calibration
+from vitrine.compare.predictions import INDEPENDENT, Predictions, calibration
 from vitrine.compare.report import image_panels, plots, prediction_plots
 from vitrine.compare.report.image_panels import Gallery
 from vitrine.compare.report.parallel import parallel_coordinates
@@ -114,7 +114,8 @@ def prediction_sections(compared: Comparison, styles: RowStyles, predictions: di
     found = []
     if by_row:
         plot = prediction_plots.reliability_diagram([(row, calibration(runs)) for row, runs in by_row], styles)
-        found.append(Section("reliability", plot.title, plots=[plot]))
+        caption = INDEPENDENT if by_row[0][1][0].multi_label else ""
+        found.append(Section("reliability", plot.title, caption, plots=[plot]))
         names = image_panels.class_names(compared.runs[0])
         if len(names) <= MAX_CLASSES:
             plot = prediction_plots.class_accuracies(by_row, names, styles)
