@@ -80,10 +80,10 @@ def split_train_val(labels: Tensor, fraction: float, seed: int, classes: Sequenc
     present, held_out = int((counts > 0).sum()), math.ceil(fraction * len(labels))
     if min(held_out, len(labels) - held_out) < present:
         least = math.ceil(1000 * present / len(labels)) / 1000
+        hint = f"give it a value from {least:g} to {1 - least:g}" if least <= 0.5 else "there are too few images"
         raise DataError(
             f"data.val_fraction={fraction:g} splits off {held_out} of {len(labels)} images for validation; each part "
-            f"needs {present}, one for each class (of several labels, an image counts for its rarest): "
-            f"give it a value from {least:g} to {1 - least:g}"
+            f"needs {present}, one for each class (of several labels, an image counts for its rarest): {hint}"
         )
     found = hold_out(labels, held_out, seed)
     if lost := _lost_classes(labels, found.train, classes):
