@@ -31,7 +31,7 @@ def simulated_bias(truth, generator):
 
 
 @pytest.mark.parametrize("rows", [4, 12])
-@pytest.mark.parametrize(("spread", "left"), [(0.0, 0.35), (1.0, 0.25), (3.0, 0.1)])
+@pytest.mark.parametrize(("spread", "left"), [(0.0, 0.4), (1.0, 0.25), (3.0, 0.1)])
 def test_most_of_the_bias_of_the_best_mean_is_gone(rows, spread, left):
     generator = np.random.default_rng(0)
     naive, bias = simulated_bias(spread * generator.normal(size=(500, rows)), generator)
@@ -46,6 +46,15 @@ def test_the_only_good_one_of_equal_others_is_hardly_corrected_too_far(rows, ahe
     truth[:, 0] = ahead
     naive, bias = simulated_bias(truth, np.random.default_rng(0))
     assert -0.35 < bias < 0.25 * max(naive, 0.2)
+
+
+@pytest.mark.parametrize("rows", [3, 4, 8, 12])
+def test_no_mean_gains_and_one_far_ahead_loses_nothing(rows):
+    assert corrected_for_selection([0.9] * (rows - 1) + [0.97], [0.005] * rows, lower_is_better=False) == pytest.approx(
+        0.97
+    )
+    for means in np.random.default_rng(0).normal(size=(100, rows)):
+        assert corrected_for_selection(list(means), [0.3] * rows, lower_is_better=False) <= means.max()
 
 
 @pytest.mark.parametrize("outliers", [[-100.0], [-100.0, -30.0]])
