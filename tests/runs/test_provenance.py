@@ -173,6 +173,14 @@ def test_commands_are_named_as_the_user_started_them(monkeypatch, started, comma
     assert provenance.is_command()
 
 
+@pytest.mark.parametrize(
+    "started", [["python", "/lab/train.py"], ["python", "exp.py", "--out", "/data/vitrine"], ["python"]]
+)
+def test_a_program_of_the_user_s_own_is_no_command_of_vitrine(monkeypatch, started):
+    monkeypatch.setattr(sys, "orig_argv", started)
+    assert not provenance.is_command()
+
+
 def test_without_the_scripts_of_a_checkout_the_installed_command_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
     assert provenance.program("train") == "vitrine train"

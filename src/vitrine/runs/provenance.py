@@ -47,7 +47,10 @@ def program(name: str) -> str:
 
 def is_command() -> bool:
     """Whether the user started a command of vitrine, and not a program or notebook of their own that imports it."""
-    return any(Path(word).name in ("vitrine", "train.py") for word in shlex.split(command()))
+    first, *others = shlex.split(command())
+    script = next((word for word in others if word.endswith(".py")), "")
+    is_ours = first == "vitrine" or others[:2] == ["-m", "vitrine"] or Path(script).resolve() == CHECKOUT / "train.py"
+    return is_ours or COMMAND in os.environ
 
 
 def _typed(arguments: list[str]) -> list[str]:
