@@ -107,7 +107,11 @@ def test_calibration_errors_differ_without_a_verdict(tmp_path, write_run, metric
     assert said.startswith(f"rope and learned: no verdict, since {found.metric.title} depends on accuracy, too; ")
     assert said.endswith("the difference is +0.0110 over 3 seeds, r = 1.00")
     assert len(found.findings.sentences) == 1, "nor which rows may be the best"
-    assert [text for text in found.caveats if text.endswith(f"; {metric[:4].rstrip('/')}/loss (NLL) is a proper score")]
+    assert [
+        text
+        for text in found.caveats
+        if f"; cross-entropy, {metric[:4].rstrip('/')}/loss where it is trained, is a proper score" in text
+    ]
 
 
 def test_a_finding_on_one_test_image_is_about_this(tmp_path, write_run):

@@ -66,7 +66,8 @@ def bias_of(name: str) -> str:
     loss = f"{name.partition('/')[0]}/loss"
     return (
         "of finitely many images, the calibration error is above 0 for perfect probabilities, too, and more so for "
-        f"less accurate ones, so a difference may be one of accuracy; {loss} (NLL) is a proper score"
+        f"less accurate ones, so a difference may be one of accuracy; cross-entropy, {loss} where it is trained, is a "
+        "proper score"
     )
 
 
