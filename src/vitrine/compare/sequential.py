@@ -11,7 +11,7 @@ import numpy as np
 from vitrine.compare.sequential_rule import MIN_SEEDS, SHARED_FROM, Rule, is_float_error, welch_freedom
 from vitrine.compare.sequential_sample import Sample, SeedResult
 from vitrine.config.sweep import DECISION_METHODS
-from vitrine.runs.image_groups import group_values
+from vitrine.runs.image_groups import group_numbers, group_values
 from vitrine.text import did_you_mean, nearest
 
 
@@ -150,6 +150,8 @@ class Decision:
             raise ValueError(f"there is no arm {arm!r}; {_choose_from(self.arms, arm)}")
         if not (_is_a(Integral, seed) and 0 <= seed < self.rule.max_seeds):
             raise ValueError(f"seed {seed!r} is not among the whole numbers 0 to {self.rule.max_seeds - 1}")
+        if correct is None and groups is not None:
+            raise ValueError("groups are those of the images of correct; give both")
         ended = None if value is None or not math.isfinite(value) else float(value)
         images = None if correct is None else self._checked_images(correct, groups)
         known = self._results.setdefault((arm, seed), SeedResult(ended, images))
@@ -212,7 +214,7 @@ class Decision:
         names = np.arange(len(found)) if groups is None else np.asarray(groups)
         if names.shape != found.shape:
             raise ValueError(f"groups has shape {names.shape}; give (N,), one for each of {len(found):,} test images")
-        numbers = np.unique(names, return_inverse=True)[1]
+        numbers = group_numbers(names.tolist())
         return group_values(found.astype(bool), numbers), numbers
 
     def _next_seeds(self, arm: str) -> int:

@@ -3,14 +3,14 @@
 Images of a group may be alike, so intervals for other images take groups as the sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 
-def group_numbers(names: Sequence[str]) -> np.ndarray:
+def group_numbers(names: Sequence[Hashable]) -> np.ndarray:
     """Number groups by their first image: the names of N images -> (N,) int32, from 0."""
-    numbers: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
