@@ -84,7 +84,7 @@ def test_a_part_with_fewer_images_than_classes_is_refused_with_values_that_work(
         split_train_val(labels, fraction, seed=0)
     for possible in (0.334, 0.666):
         split_train_val(labels, possible, seed=0)
-    with pytest.raises(DataError, match="each part needs 9, .*: there are too few images$"):
+    with pytest.raises(DataError, match=r"each part needs 9, .*: there are too few images$"):
         split_train_val(labels.repeat_interleave(2)[:17], 0.5, seed=0)
 
 

@@ -44,7 +44,7 @@ OF_FOLDS = ("data.folds", "data.fold")
 FORMAT = 1  # of sweep.json
 DECIDES = {"decides": True}  # is part of the name of a decision
 REPETITIONS = ("seed", "data.fold")  # keys that repeat a configuration
-METRIC = "val/acc"  # selects the best configuration of a grid whose trials monitor no metric, or several
+METRIC = "val/acc"  # selects the best configuration of a grid, unless all its trials monitor another metric
 WRITTEN = ("jobs", "locks", "logs", "study.journal")  # folders that are written into, and a file that is appended to
 SHAPES: dict[str, Any] = {  # of the entries of sweep.json that are read again
     "own_name": str,
