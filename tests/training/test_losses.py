@@ -18,7 +18,7 @@ from vitrine import compose, fit
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import PartError
 from vitrine.config.serialize import to_plain
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RunError
 from vitrine.training.compile import Compilation
 from vitrine.training.evaluate import classifier_from
 from vitrine.training.lit_module import Classifier
@@ -216,6 +216,9 @@ def test_the_state_of_a_loss_of_the_users_is_that_of_training_alone_and_in_check
     assert count() == {once}
     checkpoint = {"state_dict": module.state_dict(), "config": to_plain(config)}
     assert count(classifier_from(config, checkpoint)) == {once}
+    checkpoint["state_dict"]["criterion.more"] = torch.ones(2)
+    with pytest.raises(RunError, match=r"Counting has other buffers than in the checkpoint, more: set back how it was"):
+        classifier_from(config, checkpoint)
 
 
 def test_a_loss_of_the_users_that_makes_or_resizes_a_buffer_is_refused():

@@ -33,6 +33,7 @@ from vitrine.text import report
 from vitrine.training.changed_data import check_data, validation_splits
 from vitrine.training.console import quiet_libraries, show_result
 from vitrine.training.lit_module import Classifier
+from vitrine.training.losses import check_state
 from vitrine.training.metrics import by_target, class_metrics, measure, own_metrics
 from vitrine.training.weights import check_size, differences, load_weights, model_weights, read_checkpoint
 
@@ -85,7 +86,9 @@ def classifier_from(config: TrainConfig, checkpoint: dict[str, Any]) -> Classifi
         module.double()
     load_weights(module.model, weights, "the checkpoint")
     if isinstance(module.criterion, torch.nn.Module):
-        module.criterion.load_state_dict(model_weights(checkpoint, "criterion."))
+        state = model_weights(checkpoint, "criterion.")
+        check_state(module.criterion, config.loss.name, state)
+        module.criterion.load_state_dict(state)
     if stored != config.model:
         if not isinstance(module.model, VisionTransformer):
             size = size_override(config.model.image_size)

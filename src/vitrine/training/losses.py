@@ -1,6 +1,6 @@
 """Losses of logits and targets, weights of classes in them, and the mean loss over the batches of a split."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from vitrine.config import TrainConfig
 from vitrine.config.loss import LossConfig
 from vitrine.config.parts import PartError, as_part_error, function, is_dotted, part_at
-from vitrine.errors import DataError
+from vitrine.errors import DataError, RunError
 from vitrine.text import did_you_mean, listed, nearest, nfc
 from vitrine.training.metrics import by_target
 
@@ -229,6 +229,19 @@ def try_loss(config: TrainConfig) -> None:
             f"makes or resizes {changed[0].removeprefix('loss.')} in training; register it with its shape in __init__"
         )
         raise PartError(name, problem)
+
+
+def check_state(loss: Loss, name: str, stored: Mapping[str, Tensor]) -> None:
+    """Raise RunError where a user's loss has other buffers than it had when a checkpoint was saved.
+
+    Args:
+        loss: the one to evaluate with.
+        name: ``loss.name``.
+        stored: its state in the checkpoint, by name.
+    """
+    own, known = _shapes(loss), {key: value.shape for key, value in stored.items()}
+    if differ := [key for key in {**own, **known} if own.get(key) != known.get(key)]:
+        raise RunError(f"loss={name} has other buffers than in the checkpoint, {listed(differ)}: set back how it was")
 
 
 def _shapes(loss: Loss) -> dict[str, torch.Size]:
