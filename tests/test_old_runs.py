@@ -9,8 +9,10 @@ from helpers.running import ROOT, run_script
 
 from vitrine import compose
 from vitrine.config import EvalConfig
+from vitrine.errors import RunError
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
+from vitrine.training.resume import resume
 
 pytestmark = pytest.mark.whole
 
@@ -112,3 +114,8 @@ def test_runs_are_compared_by_their_paths(script):
     shown = script("scripts/compare.py", *(f"outputs/{run}" for run in runs))
     for run in runs:
         assert f"{100 * stored(run)['test/acc']:.2f}" in shown
+
+
+def test_a_run_whose_data_cannot_be_checked_is_not_resumed(outputs):
+    with pytest.raises(RunError, match=r"no fingerprint of its data to check it by; begin anew with .* like="):
+        resume(outputs / STOPPED)

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from vitrine import compose, fit, load_run, resume
 from vitrine.config import EvalConfig
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import Split
-from vitrine.errors import ConfigError, DataError, Interrupted, RunError
+from vitrine.errors import ConfigError, DataError, Interrupted, RunError, VitrineError
 from vitrine.runs import RunRecord
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import Classifier
@@ -356,8 +357,14 @@ def test_only_a_composed_configuration_is_trained(given):
 def test_what_no_new_run_can_have_is_refused_before_anything_is_written(small, tmp_path):
     with pytest.raises(ConfigError, match=r"(?s)fit, which begins a new run.*did you mean resume\('RUN', config\)\?"):
         fit(replace(small(), resume="RUN"))
-    with pytest.raises(ConfigError, match=r"facts=\{1\}\n.*not builtins\.set$"):
+    with pytest.raises(ConfigError, match=r"facts\.answers=\{1\}\n.*not builtins\.set$"):
         fit(small(), facts={"answers": [{1}]})
+    for facts in ({"status": "x"}, {1: "x"}, ["a"]):
+        with pytest.raises(ConfigError, match=r"must be a dict of entries of run\.json by name, but for status"):
+            fit(small(), facts=facts)
+    for call in (partial(fit, small()), partial(resume, "RUN")):
+        with pytest.raises(VitrineError, match=r"trust='my' must be a list of dotted names"):
+            call(trust="my")
     assert not list(tmp_path.glob("runs/*"))
 
 

@@ -5,6 +5,7 @@ field ``max_time`` of the section ``trainer``.
 """
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -118,7 +119,10 @@ def plain_faults(key: str, value: Any) -> Iterator[Fault]:
             yield from plain_faults(key, inner)
     elif kind not in (bool, int, float, str, types.NoneType):
         problem = f"must be a number, text, list or dict of Python's own, not {kind.__module__}.{kind.__name__}"
-        yield Fault(key, str(value), f"{problem}; its .tolist() is one" if hasattr(value, "tolist") else problem)
+        instead = "; its .tolist() is one" if hasattr(value, "tolist") else ""
+        yield Fault(
+            key, str(value), problem + ("; str(...) of it is one" if isinstance(value, os.PathLike) else instead)
+        )
 
 
 def value_at(config: Any, key: str) -> Any:

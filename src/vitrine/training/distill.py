@@ -19,7 +19,6 @@ from vitrine.config.distill_faults import missing_teacher
 from vitrine.config.parts import names_of
 from vitrine.config.schema import DataConfig
 from vitrine.config.serialize import from_plain
-from vitrine.config.trust import prefixes
 from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.image_dataset import ImageDataset
 from vitrine.data.preparation import normalised
@@ -109,7 +108,7 @@ class Distillation:
         if not config.distill.is_on:
             return None
         record = RunRecord.open(str(config.distill.teacher))
-        trust = [*prefixes(trust), *names_of(config)]
+        trust = [*trust, *names_of(config)]
         stored = from_plain(TrainConfig, record.config, trust=trust, source=record.path)
         if not allow_changed_code:
             way = "resume=RUN, of one that it taught, uses it as it is now with allow_changed_code=true"

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from vitrine.config import TrainConfig, train_faults
 from vitrine.config.keys import plain_faults
 from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.parts import names_of
+from vitrine.config.trust import prefixes
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import together
 from vitrine.errors import ConfigError, Fault, RunError
@@ -75,7 +77,7 @@ def fit(
         Interrupted: stopped by a signal or, as ``OutOfTime``, by ``trainer.max_time``; the run can be resumed.
         Pruned: ``pruning_rule`` stopped the run; nothing has been tested.
     """
-    began = time.time() if began is None else began
+    began, trust = time.time() if began is None else began, prefixes(trust)
     _check(config, facts or {}, callbacks)
     inherited, config = config.like, replace(config, like=None)
     time_from, key = time_from or began, attempt_key(config, folder, varies)
@@ -139,6 +141,9 @@ def _check(config: TrainConfig, facts: Mapping[str, Any], callbacks: Sequence[Ca
     if config.resume is not None:
         instead = f"resume({config.resume!r}, config)"
         raise ConfigError([Fault("resume", config.resume, "is not for fit, which begins a new run", instead)])
-    found = [*plain_faults("facts", dict(facts)), *train_faults(config)]
+    if not isinstance(facts, Mapping) or not all(isinstance(name, str) and name != "status" for name in facts):
+        raise ConfigError([Fault("facts", str(facts), "must be a dict of entries of run.json by name, but for status")])
+    named = chain.from_iterable(plain_faults(f"facts.{name}", value) for name, value in facts.items())
+    found = [*named, *train_faults(config)]
     if found := found or list(callback_faults(config, callbacks)):
         raise ConfigError(found)

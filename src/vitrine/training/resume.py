@@ -14,7 +14,7 @@ from vitrine.config.lightning_callbacks import callback_faults
 from vitrine.config.parts import is_dotted
 from vitrine.config.schema import AUTO
 from vitrine.config.serialize import from_plain, refuse_cut_short
-from vitrine.config.trust import TRUST_ALL
+from vitrine.config.trust import TRUST_ALL, prefixes
 from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose_hardware
 from vitrine.distributed.rendezvous import together
@@ -29,13 +29,14 @@ from vitrine.training.console import quiet_libraries, show_result, text_console
 from vitrine.training.distill import Distillation, refuse_other_teacher, teacher_of
 from vitrine.training.lifecycle import owned, record_resumption, recorded
 from vitrine.training.load_data import load_data
+from vitrine.training.losses import build_loss, check_state
 from vitrine.training.lr_range import with_lr
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.recovery import recover
 from vitrine.training.run import Result, TrainingRun, deadline
 from vitrine.training.schedules import learning_rate_factor, total_steps
 from vitrine.training.session import carry_out
-from vitrine.training.weights import read_checkpoint
+from vitrine.training.weights import model_weights, read_checkpoint
 
 
 def resume(
@@ -79,7 +80,7 @@ def resume(
         Interrupted: as in ``fit``.
         Pruned: as in ``fit``.
     """
-    began = time.time() if began is None else began
+    began, trust = time.time() if began is None else began, prefixes(trust)
     if not isinstance(given, TrainConfig | None):
         raise ConfigError(
             [Fault("given", "", f"must be what compose(['resume=RUN', ...]) returns, not {type(given).__name__}")]
@@ -104,6 +105,9 @@ def resume(
                 show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
             return Result(record.metrics, record.path)
         config.distill.teacher = teacher_of(record, config.distill)
+        if record.facts.get("data_fingerprint") is None:
+            why = "was begun by an earlier version, which recorded no fingerprint of its data to check it by"
+            raise RunError(f"{record.path} {why}; begin anew with its configuration: like={record.path}")
         state = recover(record) if ranks.rank == 0 else None
         if state is not None:
             _check_checkpoint(config, record, state.checkpoint)
@@ -212,6 +216,9 @@ def _check_checkpoint(config: TrainConfig, record: RunRecord, checkpoint: Mappin
         edited = [f"{fault.key}={fault.given}, not {as_override(value_at(trained, fault.key))}" for fault in found]
         what = f"{record.path / 'config.yaml'} is not what {record.last} was trained with"
         raise RunError(f"{what}: {'; '.join(edited)}; set it back, and resume")
+    if is_dotted(config.loss.name):
+        _, loss = build_loss(config.loss, classes_per_target=config.data.classes_per_target)
+        check_state(loss, config.loss.name, model_weights(checkpoint, "criterion."))
 
 
 def _apply(config: TrainConfig, given: TrainConfig) -> None:
