@@ -5,7 +5,6 @@ python examples/serve_onnx.py outputs/runs/RUN/exports/model.onnx 8000  # then: 
 
 import io
 import json
-import math
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore
@@ -51,8 +50,7 @@ def resized(picture: Image.Image) -> Image.Image:
         scale = min(picture.height / high, picture.width / wide)
         high, wide = max(1, round(scale * high)), max(1, round(scale * wide))
         left, top = (picture.width - wide) // 2, (picture.height - high) // 2
-        part = picture.crop((left, top, left + wide, top + high))
-        return part.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
+        return picture.crop((left, top, left + wide, top + high)).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)
     if FACTS["resize"] == "squash":
         return picture.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
     scales = WIDTH / picture.width, HEIGHT / picture.height
@@ -64,7 +62,7 @@ def resized(picture: Image.Image) -> Image.Image:
         left, top = (WIDTH - wide) // 2, (HEIGHT - high) // 2
         padded.paste(picture.resize((wide, high), Image.Resampling.BICUBIC), (left, top))
         return padded
-    covered = [math.floor(side / float(FACTS.get("crop_pct", 1))) for side in (WIDTH, HEIGHT)]
+    covered = [int(side / float(FACTS.get("crop_pct", 1))) for side in (WIDTH, HEIGHT)]
     scale = max(covered[0] / picture.width, covered[1] / picture.height)
     wide, high = (max(least, round(side * scale)) for least, side in zip(covered, picture.size, strict=True))
     if wide * high > 100 * WIDTH * HEIGHT:
@@ -76,8 +74,8 @@ def resized(picture: Image.Image) -> Image.Image:
 def answer(probabilities: np.ndarray) -> dict[str, object]:
     """Return the likeliest class; of a model of several labels per picture, those that are likelier than not."""
     if FACTS["multi_label"] == "true":
-        likely = np.flatnonzero(probabilities >= 0.5)
-        return {"labels": {CLASSES[index]: float(probabilities[index]) for index in likely}}
+        found = zip(CLASSES, probabilities.tolist(), strict=True)
+        return {"labels": {name: probability for name, probability in found if probability >= 0.5}}
     return {"class": CLASSES[probabilities.argmax()], "probability": float(probabilities.max())}
 
 
@@ -89,8 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ValueError(f"Content-Length is {size}; a picture has 1 to 20,000,000 bytes")
             content = self.rfile.read(size)
             with SLOTS:
-                probabilities = MODEL.run(None, {"images": prepared(content)[None]})[0][0]
-            code, found = 200, answer(probabilities)
+                code, found = 200, answer(MODEL.run(None, {"images": prepared(content)[None]})[0][0])
         except Exception as error:
             code, found = 400, {"error": str(error)}
         self.send_response(code)

@@ -133,7 +133,7 @@ def test_timm_prepares_pictures_as_training_did(tmp_path):
     data = load_run(TRAINED).config.data
     ours = (torch.from_numpy(pixels)[None].float() / 255 - data.mean[0]) / data.std[0]
     torch.testing.assert_close(transform(Image.fromarray(pixels)), ours)
-    made.run.config.data.crop_pct = 0.9
+    vars(made.run)["transform"] = replace(made.run.transform, crop_pct=0.9)
     assert to_timm.timm_config(made)["pretrained_cfg"]["crop_pct"] == 0.9
 
 

@@ -185,7 +185,7 @@ def test_what_is_taken_over_is_what_was_watched(make_trial, left, monkeypatch, c
     left(trial, "running")
     dead, alive = (Holder(host, 7, "", "", "noon", host) for host in ("node1", "node2"))
     looks = iter([(LockState.UNKNOWN, dead), (LockState.HELD, alive)])
-    monkeypatch.setattr("vitrine.sweeps.trial.look", lambda folder: next(looks))
+    monkeypatch.setattr("vitrine.sweeps.trial.lock_state", lambda folder: next(looks))
     assert take_up(trial, Watch(0.0))
     assert "taken over from process 7 on node1" in capsys.readouterr().err
     assert RunRecord(trial.folder).facts["status"] == "interrupted"
@@ -262,6 +262,6 @@ def test_a_crash_in_a_folder_that_cannot_be_locked_is_a_failure(make_trial, unlo
 
 def test_a_lock_of_another_machine_that_cannot_be_replaced_leaves_the_failure_to_the_training(make_trial, monkeypatch):
     trial = make_trial()
-    monkeypatch.setattr("vitrine.sweeps.trial.look", lambda folder: (LockState.UNKNOWN, None))
+    monkeypatch.setattr("vitrine.sweeps.trial.lock_state", lambda folder: (LockState.UNKNOWN, None))
     monkeypatch.setattr(RunLock, "acquire", Mock(side_effect=RunError("cannot lock it")))
     assert take_up(trial, Watch(0.0))
