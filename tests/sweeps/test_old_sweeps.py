@@ -75,9 +75,11 @@ def test_an_interrupted_old_trial_is_resumed_in_its_folder(old):
     (folder / "metrics.json").unlink()
     RunRecord(folder).end("interrupted")
     before = trained(old)
-    assert rerun(*SWEEP) == 0
+    assert rerun(*SWEEP) == 1, "its data cannot be checked"
+    assert rerun(*SWEEP, "accept_changed_data=true") == 0
     after = trained(old)
     assert [name for name in after if after[name] != before.get(name)] == [folder.name]
+    assert RunRecord(folder).facts["data_fingerprint"], "it can be from now on"
     assert len(RunRecord(folder).facts["resumed"]) == 1
     assert RunRecord(folder).status == "finished"
 
