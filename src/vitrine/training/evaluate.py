@@ -168,7 +168,7 @@ def evaluate_run(options: EvalConfig) -> dict[str, float]:
     config = on_one_device(config, options.accelerator)
     with quiet_libraries(), without_workers_key():
         hardware = choose_hardware(config)
-        with hardware.set_up():
+        with hardware.set_up(), hardware.caller_rng_kept():
             data = ImageDataModule(config, hardware.accelerator, patience=0.0)  # only images of the split need decoding
             split = options.split
             if split == "test" and data.test is None:
