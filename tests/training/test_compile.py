@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import time
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -218,9 +219,9 @@ def test_a_failed_compilation_is_reported_once_and_training_continues(trained, m
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, str(broken)))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    record = trained("broken", *ONE_BATCH, "trainer.compile=blocks")
+    with import_module("torch._inductor.config").patch({"cpp.cxx": (None, str(broken))}):
+        record = trained("broken", *ONE_BATCH, "trainer.compile=blocks")
     out, err = capfd.readouterr()
     assert out.count("not used: it failed") == 1
     assert "Traceback" not in out + err
@@ -334,7 +335,7 @@ def test_a_trial_of_graphs_marks_its_steps(trained, monkeypatch):
         compilation.Compilation, "_step_seconds", lambda *given: next(uncompiled, None) or measured(*given)
     )
     assert trained("graphs", "trainer.max_epochs=1").facts["compiled"] == "graphs"
-    assert len(marked) == 4 + 5, "passes of the trial, and steps of training"
+    assert len(marked) == 4 + 6, "passes of the trial, and steps of training"
 
 
 @pytest.mark.quick
