@@ -105,10 +105,6 @@ def resume(
                 show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
             return Result(record.metrics, record.path)
         config.distill.teacher = teacher_of(record, config.distill)
-        is_unknown = record.facts.get("data_fingerprint") is None
-        if is_unknown and not accept_changed_data:
-            why = "was begun by an earlier version, which recorded no fingerprint of its data to check it by"
-            raise RunError(f"{record.path} {why}; resume it on the data that is here: accept_changed_data=true")
         state = recover(record) if ranks.rank == 0 else None
         if state is not None:
             _check_checkpoint(config, record, state.checkpoint)
@@ -121,6 +117,10 @@ def resume(
                 pretrained = pretrained.for_classes_of(data.dataset)
             distillation = Distillation.prepare(config, data.dataset, trust, allow_changed_code=allow_changed_code)
             refuse_other_teacher(record, distillation)
+            is_unknown = record.facts.get("data_fingerprint") is None
+            if is_unknown and not accept_changed_data:
+                why = "was begun by an earlier version, which recorded no fingerprint of its data to check it by"
+                raise RunError(f"{record.path} {why}; resume it on the data that is here: accept_changed_data=true")
             changed = ranks.share(lambda: check_data(record, data, accept=accept_changed_data))
             changed += ["what it was before is not known"] * is_unknown
             steps = data.steps_per_epoch
