@@ -65,7 +65,11 @@ def change(default):
         ),
         ("seed", np.int32(3), Fault("seed", "3", f"{PLAIN} numpy.int32; its .tolist() is one")),
         ("data.mean", [np.array([0.5])], Fault("data.mean", "[0.5]", f"{PLAIN} numpy.ndarray; its .tolist() is one")),
-        ("paths.output_dir", PurePosixPath("x"), Fault("paths.output_dir", "x", f"{PLAIN} pathlib.PurePosixPath")),
+        (
+            "paths.output_dir",
+            PurePosixPath("x"),
+            Fault("paths.output_dir", "x", f"{PLAIN} pathlib.PurePosixPath; str(...) of it is one"),
+        ),
         ("callbacks.early_stopping", True, Fault("callbacks.early_stopping", "true", "is a section; its keys")),
     ],
 )

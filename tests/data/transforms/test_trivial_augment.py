@@ -7,8 +7,8 @@ from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
 from vitrine.data.transforms import trivial_augment
-from vitrine.data.transforms.operations import OPERATIONS, apply
-from vitrine.data.transforms.trivial_augment import LEVELS, VALUES, TrivialAugment
+from vitrine.data.transforms.operations import apply
+from vitrine.data.transforms.trivial_augment import LEVELS, OPERATIONS, VALUES, TrivialAugment
 
 REFERENCE = TrivialAugmentWide()
 SIGNED = {name for name, (_, signed) in TrivialAugmentWide._AUGMENTATION_SPACE.items() if signed}
