@@ -5,10 +5,9 @@ and ``load_run(folder)`` opens one. ``VisionTransformer(ViTConfig(...))`` is a m
 first used: ``import vitrine`` alone imports no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vitrine.lean_imports import postpone_unused
+from vitrine.lean_imports import lazy_names, postpone_unused
 
 if TYPE_CHECKING:
     from vitrine.command.compose import compose as compose
@@ -18,25 +17,18 @@ if TYPE_CHECKING:
     from vitrine.training.fit import fit as fit
     from vitrine.training.resume import resume as resume
 
-_HOMES = {
-    "ViTConfig": "vitrine.config",
-    "VisionTransformer": "vitrine.models",
-    "compose": "vitrine.command.compose",
-    "fit": "vitrine.training.fit",
-    "load_run": "vitrine.inference.load",
-    "resume": "vitrine.training.resume",
-}
+__all__ = ["ViTConfig", "VisionTransformer", "compose", "fit", "load_run", "resume"]
 
 postpone_unused()
 
-__all__ = ["ViTConfig", "VisionTransformer", "compose", "fit", "load_run", "resume"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'vitrine' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ViTConfig": "vitrine.config",
+        "VisionTransformer": "vitrine.models",
+        "compose": "vitrine.command.compose",
+        "fit": "vitrine.training.fit",
+        "load_run": "vitrine.inference.load",
+        "resume": "vitrine.training.resume",
+    },
+)

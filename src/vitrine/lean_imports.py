@@ -7,12 +7,14 @@ matplotlib, once one is drawn.
 
 Lightning imports ``torch._dynamo`` for one class, and each optimiser for two functions; that imports sympy and 500
 modules: another second or two. Here its code runs once something is compiled.
+
+Packages of vitrine import the names that they offer once these are used, by :func:`lazy_names`.
 """
 
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -30,6 +32,22 @@ PACKAGES = (
 )
 PLOTS = "torchmetrics.utilities.plot"
 COMPILER = "torch._dynamo"
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``, by which a name is imported when it is used (PEP 562).
+
+    Args:
+        package: its ``__name__``.
+        homes: the module that defines each name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *homes})
 
 
 class PostponedPackage(Loader):

@@ -119,10 +119,11 @@ def plain_faults(key: str, value: Any) -> Iterator[Fault]:
             yield from plain_faults(key, inner)
     elif kind not in (bool, int, float, str, types.NoneType):
         problem = f"must be a number, text, list or dict of Python's own, not {kind.__module__}.{kind.__name__}"
-        instead = "; its .tolist() is one" if hasattr(value, "tolist") else ""
-        yield Fault(
-            key, str(value), problem + ("; str(...) of it is one" if isinstance(value, os.PathLike) else instead)
-        )
+        if isinstance(value, os.PathLike):
+            problem += "; str(...) of it is one"
+        elif hasattr(value, "tolist"):
+            problem += "; its .tolist() is one"
+        yield Fault(key, str(value), problem)
 
 
 def value_at(config: Any, key: str) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.smooth_images import smooth_images
+from helpers.smooth_images import assert_same_distribution, smooth_images
 from scipy import stats
 from torchvision.transforms.v2 import TrivialAugmentWide
 
@@ -86,16 +86,9 @@ def test_operations_magnitudes_and_signs_are_uniform(monkeypatch):
 
 
 def test_the_whole_has_the_distribution_of_torchvision():
-    """Mean, contrast and first moments of one augmented image, in distribution."""
+    """Of one augmented image."""
     torch.manual_seed(0)
     (image,) = smooth_images(1)
     theirs = torch.stack([REFERENCE(image) for _ in range(3000)])
     ours = TrivialAugment()(image.expand(3000, -1, -1, -1), torch.rand(3000, 2))
-    weight = torch.linspace(-1, 1, 32)
-    for measure in (
-        lambda images: images.float().mean(dim=(1, 2, 3)),
-        lambda images: (images.float() * weight).mean(dim=(1, 2, 3)),
-        lambda images: (images.float() * weight[:, None]).mean(dim=(1, 2, 3)),
-        lambda images: images.float().std(dim=(1, 2, 3)),
-    ):
-        assert stats.ks_2samp(measure(ours).numpy(), measure(theirs).numpy()).pvalue > 1e-3
+    assert_same_distribution(ours, theirs)
