@@ -21,6 +21,7 @@ from vitrine.figure_style import (
     bare,
     blues,
     colour_bar,
+    evenly,
     save,
     short_class_names,
     shorten,
@@ -175,7 +176,7 @@ def draw_attention(record: RunRecord, module: Classifier, split: Split, classes:
     Titles are true classes; predictions are below, in red if wrong.
     """
     module = module.cpu().eval()
-    chosen = torch.linspace(0, len(split) - 1, min(MAX_IMAGES, len(split))).round().long().unique()
+    chosen = torch.tensor(evenly(len(split), MAX_IMAGES))
     ((images, labels),) = split.batches([chosen])
     maps: list[np.ndarray] = []
     found: list[Tensor] = []

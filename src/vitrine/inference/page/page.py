@@ -22,7 +22,7 @@ from vitrine.config.targets import named_for
 from vitrine.config.trust import TRUST_ALL
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
-from vitrine.figure_style import ATTENTION, hex_colours
+from vitrine.figure_style import ATTENTION, evenly, hex_colours
 from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
 from vitrine.inference.load import LoadedRun, load_run
@@ -167,7 +167,7 @@ def sample_images(run: LoadedRun, data_root: str | None = None) -> Samples:
         split = test_images(run, data_root)
         labels = split.labels if split.labels.dim() == 1 else split.labels[:, run.target_index]
         classes = np.unique(labels.numpy())
-        chosen = classes[np.linspace(0, len(classes) - 1, min(MAX_SAMPLES, len(classes))).round().astype(int)]
+        chosen = classes[evenly(len(classes), MAX_SAMPLES)]
         indices = torch.tensor([int((labels == label).nonzero()[0]) for label in chosen])
         ((pixels, _),) = split.batches([indices])
     except (VitrineError, OSError, ImportError) as error:
