@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from helpers.forking import ForkingServer
+from helpers.forking import PICTURES_LEFT_OUT, ForkingServer, leave_out_pictures
 from helpers.running import ROOT, run_script
 
 import vitrine
@@ -215,19 +215,22 @@ def unsynced():
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def undrawn():
-    """Leave out the pictures of runs trained in this process, three quarters of the time of the smallest training."""
+    """Leave out the pictures of runs, but of those that a test or fixture trains with ``drawn``."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("curves", "confusion", "attention"):
-            patch.setattr(f"vitrine.training.plots.draw_{name}", lambda record, *_, name=name: _empty(record, name))
-        yield
+        patch.setenv(PICTURES_LEFT_OUT, "1")
+        leave_out_pictures(patch.setattr)
+        yield patch
 
 
-def _empty(record, name):
-    path = record.path / f"{name}.png"
-    path.touch()
-    return path
+@pytest.fixture(scope="module")
+def drawn(undrawn):
+    """Draw the pictures of runs, from the first test that asks for it to the last of its file."""
+    undrawn.undo()
+    yield
+    undrawn.setenv(PICTURES_LEFT_OUT, "1")
+    leave_out_pictures(undrawn.setattr)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,8 +19,6 @@ from vitrine.sweeps.study import make_pruner, open_study
 from vitrine.training.fit import fit
 from vitrine.training.resume import resume
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 def study_of(folder, *curves):
     """A study of finished trials with these accuracies after each epoch."""

@@ -24,8 +24,6 @@ from vitrine.training.changed_data import check_data, data_facts, record_data
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.schedules import learning_rate_factor
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 COSINE = ScheduleConfig("cosine", warmup=0.1)
 
 

@@ -24,7 +24,7 @@ from vitrine.training.callbacks import Callback
 from vitrine.training.compile import COMPILERS
 from vitrine.training.trainer import _compilation
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
+pytestmark = pytest.mark.whole
 
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 

@@ -30,8 +30,6 @@ from vitrine.runs import RunRecord
 from vitrine.training.distill import Distillation, distillation_loss, teacher_of
 from vitrine.training.lit_module import Classifier
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 DIGITS = SimpleNamespace(classes=[str(number) for number in range(10)])
 
 

@@ -15,8 +15,6 @@ from vitrine.runs import RunRecord
 from vitrine.training.lit_module import Classifier
 from vitrine.training.weights import model_weights, read_checkpoint
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 DIVERGES = ["optimizer=sgd", "optimizer.lr=100", "trainer.gradient_clip_val=null", "trainer.precision=32-true"]
 
 

@@ -27,8 +27,6 @@ from vitrine.training.optim import build_optimizer, parameter_groups
 from vitrine.training.schedules import build_schedule
 from vitrine.training.weights import model_weights, read_checkpoint
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 ADAMW = OptimizerConfig("adamw", lr=2e-3, weight_decay=0.3, betas=[0.9, 0.999])
 PROBE = ["finetune=linear_probe", "augment=none"]
 

@@ -25,8 +25,6 @@ from vitrine.training.evaluate import evaluate_run
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import MeanLoss
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 @pytest.fixture(autouse=True)
 def callers_random_state():

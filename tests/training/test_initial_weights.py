@@ -15,8 +15,6 @@ from vitrine.config.parts import PartError
 from vitrine.models import VisionTransformer, build_model
 from vitrine.training.initial_weights import check_all_stored, drawn_by_name
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
 PLAIN = ViTConfig(position="learned", **SIZES)
 

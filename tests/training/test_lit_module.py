@@ -11,8 +11,6 @@ from vitrine.config.parts import PartError
 from vitrine.errors import RunError
 from vitrine.training.lit_module import Classifier
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 LAB = "lab_of_lit_module"
 
 

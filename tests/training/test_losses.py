@@ -24,8 +24,6 @@ from vitrine.training.evaluate import classifier_from
 from vitrine.training.lit_module import Classifier
 from vitrine.training.losses import LOSSES, build_loss, check_class_names, class_weights, mean_loss, try_loss
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
 NAMES = ["ant", "bee", "cat"]
 

@@ -22,8 +22,6 @@ from vitrine.training.optim import build_optimizer
 from vitrine.training.plots import lr_range as lr_range_figure
 from vitrine.training.weights import read_checkpoint
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 # Two batches in an epoch, so that the test repeats them; dropout would show another random state.
 OVERRIDES = [
     "model=vit_nano",

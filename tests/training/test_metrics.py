@@ -22,8 +22,6 @@ from vitrine.config.schema import CallbacksConfig
 from vitrine.runs import RunRecord
 from vitrine.training.metrics import LogitsAndLabels, all_labels_right, auroc, class_metrics, measure, own_metrics
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 @pytest.fixture(params=[8, 3], ids=["eight classes, one absent", "three classes"])
 def outputs(request):

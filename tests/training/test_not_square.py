@@ -12,7 +12,7 @@ from vitrine.cli.predict import main as predict
 from vitrine.config import EvalConfig
 from vitrine.training.evaluate import evaluate_run
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("drawn")]
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,6 @@ from vitrine.training.changed_data import data_facts
 from vitrine.training.pretrained import Pretrained
 from vitrine.training.stored_weights import StoredWeights, under_our_names
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 SIZES = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 7, "dim": 24, "depth": 2, "heads": 3}
 SIZES |= PUBLISHED
 

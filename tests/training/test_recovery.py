@@ -23,8 +23,6 @@ from vitrine.runs.registry import remove_runs
 from vitrine.training.evaluate import evaluate_run
 from vitrine.training.recovery import recover
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 # Three epochs of 5 steps; later epochs are better, so that the second is the best when the third begins.
 OVERRIDES = [
     "model=vit_nano",

@@ -27,8 +27,6 @@ from vitrine.training.compile import Compilation
 from vitrine.training.graceful_stop import TimeLimit
 from vitrine.training.resume import _check_checkpoint, _stretched_schedule
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 # Everything that draws random numbers or keeps state is on. 4 epochs of 11 steps.
 OVERRIDES = [
     "model=vit_nano",

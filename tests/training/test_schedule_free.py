@@ -7,8 +7,6 @@ from lightning.pytorch.callbacks import Callback
 from vitrine import compose, fit, load_run
 from vitrine.runs import RunRecord
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 WORDS = ["model=vit_nano", "depth=1", "trainer.max_epochs=2", "data.batch_size=112", "optimizer=schedule_free"]
 
 

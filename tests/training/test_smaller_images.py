@@ -13,8 +13,6 @@ from vitrine.runs import RunRecord
 from vitrine.training.flops import flops_by_epoch, flops_per_image
 from vitrine.training.smaller_images import SmallerImages
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 CHOICES = [
     "position=sincos2d",
     "position=learned",

@@ -16,7 +16,7 @@ from vitrine.data.decode import Decoder
 from vitrine.errors import DataError
 from vitrine.training import load_data as load_data_module
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
+pytestmark = pytest.mark.whole
 
 PICTURES = [*SMALL, "data=imagefolder", "data.root=pictures", "data.image_size=8", "patch=2", "data.batch_size=10"]
 

@@ -15,8 +15,6 @@ from vitrine.runs import RunRecord
 from vitrine.training.peak_flops import PeakFlops
 from vitrine.training.throughput import StepStatistics, Throughput, shared
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 def figures(**changes):
     values = {"steps": 0.1, "waits": 0, "images": 50, "training_flops": 6e6} | changes
