@@ -1,7 +1,7 @@
 """Compare runs: select the metric, group runs by configuration, test the differences, collect caveats."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -123,42 +123,21 @@ def compare(
         RunError: no run is finished, there is no common metric, no such column, baseline or difference, the runs were
             evaluated on different images or by different losses, or seeds of a sweep that has decided were left out.
     """
-    predictions, damaged = _load_predictions(results.runs)
-    sound = [run for run in results.runs if run.name not in dict(damaged)]
-    results = replace(results, runs=sound, damaged=[*results.damaged, *damaged])
-    finished = [run for run in results.runs if run.status == "finished"]
-    unfinished = [run for run in results.runs if run.status != "finished"]
-    if not finished:
-        raise RunError(_nothing_finished(results))
-    decision = SweepDecision.of(finished)
-    chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
+    measured = _Measured.of(results, metric)
+    chosen, decision = measured.metric, measured.decision
     if difference_of_interest is not None and (problem := difference_problem(chosen.name, difference_of_interest)):
         raise RunError(f"a difference of {difference_of_interest:g} in {chosen.title} {problem}")
-    lost = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
-    diverged = [run for run in lost if not _has_finite_losses(run)]
-    undefined = [run for run in lost if run not in diverged]
-    finished = [run for run in finished if run not in lost]
-    if not finished:
-        where = f"NaN or infinite in {plural(len(lost), 'run')}"
-        undefined_here = f"{chosen.name} is not defined on these images: it is {where}"
-        raise RunError(undefined_here if undefined else f"every run diverged: {chosen.name} is {where}")
-    if losses := unequal_losses(finished, chosen):
-        raise RunError(f"cannot compare {chosen.title}: {losses}; compare another metric, as with --metric test/acc")
-    unequal = unequal_images(finished, chosen)
-    if unequal and not accept_changed_data:
-        sets = list(dict.fromkeys(filter(None, (run.data for run in finished))))
-        only = f" (data={sets[0]} leaves out others, --across data compares on each)" if len(sets) > 1 else ""
-        hint = f"give runs of only one of them{only}, or --accept-changed-data"
-        raise RunError(f"cannot compare {chosen.title}: {unequal}; {hint}")
-    configurations = tabulate(finished)
+    unequal = _unequal(measured, accept_changed_data=accept_changed_data)
+    configurations = tabulate(measured.runs)
     table = configurations.main_effect(by) if by else configurations
     left_out = LeftOut.of(table, results.left_out)
     if decision is not None and left_out.rows:
         raise RunError("the sweep has decided by all of its seeds; leave out no seeds: compare without seed=")
     first = _first_row(table, decision)
     reference = table.row(baseline) if baseline else first
-    comparable = with_common_groups(predictions) if _have_equal_labels(finished) and not unequal else {}
     selected = baseline is not None and _is_selected(reference, first, table, chosen)
+    equal_labels = len({run.labels_hash for run in measured.runs if run.labels_hash}) == 1
+    comparable = with_common_groups(measured.predictions) if equal_labels and not unequal else {}
     sweeps = sweeps_of(table)
     growth = Growth.of(table, sweeps) if decision is None else None  # a decision allows for looks
     found = findings(
@@ -170,34 +149,96 @@ def compare(
         all_pairs=selected,
         fixed_images=fixed_images,
         decision=decision,
-        unfinished=[*unfinished, *(replace(run, status="diverged") for run in diverged)],
+        unfinished=[*measured.unfinished, *(replace(run, status="diverged") for run in measured.diverged)],
         growth=growth,
         left_out=left_out,
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
-    options = {"--difference": difference_of_interest is not None, "--fixed-images": fixed_images}
-    ignored = [option for option, given in options.items() if given]
-    other_question = bool(by) or (decision is not None and chosen.name != decision.metric) or reference is not first
-    new_images = any(one.difference.new_images for one in found.comparisons)
-    over_images = new_images or any(one.on_images is not None for one in found.comparisons)
     doubts = [
         unequal,
-        *caveats(table, chosen, unfinished, results.damaged),
+        *caveats(table, chosen, measured.unfinished, measured.damaged),
         *unequal_pairs(table, reference),
-        grouped_images(finished, predictions, comparable, new_images=new_images) if over_images else "",
+        _grouped_caveat(measured, comparable, found),
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
         "" if growth is None else growth.caveat,
         interim_caveat(sweeps),
         *left_out.caveats,
-        *(() if decision is None else _decision_caveats(decision, ignored, other_question=other_question)),
-        _selection_caveat(reference, len(table.rows)) if selected else "",
-        _lost_caveat(diverged, f"diverged ({chosen.name} is NaN or infinite) and"),
-        _lost_caveat(undefined, f"without a defined {chosen.name}"),
     ]
-    warnings = [doubt for doubt in doubts if doubt]
+    if decision is not None:
+        options = {"--difference": difference_of_interest is not None, "--fixed-images": fixed_images}
+        ignored = [option for option, given in options.items() if given]
+        other_question = bool(by) or chosen.name != decision.metric or reference is not first
+        doubts += _decision_caveats(decision, ignored, other_question=other_question)
+    doubts += [
+        _selection_caveat(reference, len(table.rows)) if selected else "",
+        _lost_caveat(measured.diverged, f"diverged ({chosen.name} is NaN or infinite) and"),
+        _lost_caveat(measured.undefined, f"without a defined {chosen.name}"),
+    ]
     lines = notes(table, [summary.interval for summary in summaries], found.method)
-    return Comparison(table, configurations, chosen, target, summaries, found, lines, warnings, predictions)
+    warnings = [doubt for doubt in doubts if doubt]
+    return Comparison(table, configurations, chosen, target, summaries, found, lines, warnings, measured.predictions)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The runs that can be compared, by which metric, and why others cannot.
+
+    Attributes:
+        runs: finished, with a finite value of the metric.
+        metric: what they are compared by.
+        decision: what ``sweep=decide`` decided, if it trained them.
+        predictions: stored predictions, by the run's name.
+        unfinished: failed, interrupted or still training.
+        diverged: finished, with losses that are NaN or infinite.
+        undefined: finished, with losses, but the metric is not defined on these images.
+        damaged: name and problem of runs that cannot be read.
+    """
+
+    runs: list[RunResult]
+    metric: Metric
+    decision: SweepDecision | None
+    predictions: dict[str, Predictions]
+    unfinished: list[RunResult]
+    diverged: list[RunResult]
+    undefined: list[RunResult]
+    damaged: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, results: RunResults, metric: str | None) -> "_Measured":
+        """Sort out ``results``. Raises RunError if no run is left."""
+        predictions, unreadable = _load_predictions(results.runs)
+        damaged = [*results.damaged, *unreadable]
+        sound = [run for run in results.runs if run.name not in dict(unreadable)]
+        finished = [run for run in sound if run.status == "finished"]
+        if not finished:
+            raise RunError(_nothing_finished(sound, damaged))
+        decision = SweepDecision.of(finished)
+        chosen = choose_metric(finished, metric if metric or decision is None else decision.metric)
+        lost = [run for run in finished if not math.isfinite(run.metrics[chosen.name])]
+        diverged = [run for run in lost if not _has_finite_losses(run)]
+        undefined = [run for run in lost if run not in diverged]
+        runs = [run for run in finished if run not in lost]
+        if not runs:
+            where = f"NaN or infinite in {plural(len(lost), 'run')}"
+            undefined_here = f"{chosen.name} is not defined on these images: it is {where}"
+            raise RunError(undefined_here if undefined else f"every run diverged: {chosen.name} is {where}")
+        unfinished = [run for run in sound if run.status != "finished"]
+        return cls(runs, chosen, decision, predictions, unfinished, diverged, undefined, damaged)
+
+
+def _unequal(measured: _Measured, *, accept_changed_data: bool) -> str:
+    """A caveat if the metric was measured on different images. Raises RunError unless that is accepted."""
+    runs, metric = measured.runs, measured.metric
+    if losses := unequal_losses(runs, metric):
+        raise RunError(f"cannot compare {metric.title}: {losses}; compare another metric, as with --metric test/acc")
+    unequal = unequal_images(runs, metric)
+    if unequal and not accept_changed_data:
+        sets = list(dict.fromkeys(filter(None, (run.data for run in runs))))
+        only = f" (data={sets[0]} leaves out others, --across data compares on each)" if len(sets) > 1 else ""
+        hint = f"give runs of only one of them{only}, or --accept-changed-data"
+        raise RunError(f"cannot compare {metric.title}: {unequal}; {hint}")
+    return unequal
 
 
 def summarise(row: ConfigurationRow, metric: Metric, target: float | None = None) -> RowSummary:
@@ -234,6 +275,14 @@ def _is_selected(baseline: ConfigurationRow, first: ConfigurationRow, table: Tab
     means = {row.label: np.mean(list(row.values_by_seed(metric.name).values())) for row in table.rows}
     extremes = (min(means.values()), max(means.values()))
     return len(table.rows) > 2 and baseline is not first and means[baseline.label] in extremes
+
+
+def _grouped_caveat(measured: _Measured, comparable: Mapping[str, Predictions], found: Findings) -> str:
+    """What to know of groups of test images, where a finding is over images."""
+    new_images = any(one.difference.new_images for one in found.comparisons)
+    if not new_images and all(one.on_images is None for one in found.comparisons):
+        return ""
+    return grouped_images(measured.runs, measured.predictions, comparable, new_images=new_images)
 
 
 def _unbalanced_caveat(by: str) -> str:
@@ -296,12 +345,8 @@ def range_of(runs: Sequence[RunResult], fact: str) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def _have_equal_labels(runs: Sequence[RunResult]) -> bool:
-    return len({run.labels_hash for run in runs if run.labels_hash}) == 1
-
-
-def _nothing_finished(results: RunResults) -> str:
-    states = [run.status for run in results.runs] + ["damaged"] * len(results.damaged)
+def _nothing_finished(runs: Sequence[RunResult], damaged: Sequence[tuple[str, str]]) -> str:
+    states = [run.status for run in runs] + ["damaged"] * len(damaged)
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    first = f"; {results.damaged[0][1]}" if results.damaged else ""
+    first = f"; {damaged[0][1]}" if damaged else ""
     return f"nothing to compare: no run is finished ({counts}){first}"
