@@ -88,9 +88,21 @@ def test_chance_is_estimated_from_seeds():
     assert corrected_over_seeds(rows, lower_is_better=False) == pytest.approx(expected)
     assert corrected_over_seeds([{0: 0.9}, {0: 0.91}, {0: 0.92}], lower_is_better=False) is None
     assert corrected_over_seeds(rows[:2], lower_is_better=False) is None
-    every = [value for values in groups for value in values]
-    single = corrected_for_selection(every, [error * 2**0.5] * 8, lower_is_better=False)
-    assert corrected_single_run(groups, lower_is_better=False) == pytest.approx(single)
+
+
+@pytest.mark.parametrize(("rows", "seeds", "left"), [(1, 3, 0.15), (1, 10, 0.15), (12, 3, 0.4)])
+def test_the_luck_of_a_run_is_taken_off_where_configurations_are_equal(rows, seeds, left):
+    rng = np.random.default_rng(0)
+    runs = rng.normal(size=(400, rows, seeds)).tolist()
+    assert abs(np.mean([corrected_single_run(groups, lower_is_better=False) for groups in runs])) < left
+
+
+def test_a_single_run_keeps_what_its_configuration_is_better_by():
+    groups = [[0.90, 0.92], [0.95, 0.97], [0.91, 0.93]]
+    corrected = corrected_single_run(groups, lower_is_better=False)
+    assert 0.95 < corrected < 0.97
+    negative = [[-value for value in values] for values in groups]
+    assert corrected_single_run(negative, lower_is_better=True) == -corrected
     assert corrected_single_run([[0.9, 0.91]], lower_is_better=False) is None
 
 

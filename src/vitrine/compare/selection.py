@@ -30,15 +30,21 @@ def corrected_for_selection(means: Sequence[float], errors: Sequence[float], *, 
         errors: (K,) standard errors of these means, without what moves all of them alike (:func:`own_variance`).
         lower_is_better: whether the lowest is the best.
     """
+    if lower_is_better:
+        return -corrected_for_selection([-mean for mean in means], errors, lower_is_better=False)
+    return max(means) - _luck_of_highest(means, errors)
+
+
+def _luck_of_highest(truths: Sequence[float], errors: Sequence[float]) -> float:
+    """What the highest of several values owes to its error on average, where they are normal around ``truths``."""
     import numpy as np
 
-    sign = -1 if lower_is_better else 1
-    ranked = sorted(zip((sign * mean for mean in means), errors, strict=True))  # one result, whatever their order
-    values, error = np.array(ranked).T
-    half = np.random.default_rng(0).normal(size=(DRAWS // 2, len(values)))
+    ranked = sorted(zip(truths, errors, strict=True))  # one result, whatever their order
+    truth, error = np.array(ranked).T
+    half = np.random.default_rng(0).normal(size=(DRAWS // 2, len(truth)))
     drawn = error * np.concatenate([half, -half])  # so that one far ahead of the others loses nothing, and none gains
-    winners = (values + drawn).argmax(axis=1)
-    return sign * float(values[-1] - drawn[range(DRAWS), winners].mean())
+    winners = (truth + drawn).argmax(axis=1)
+    return float(drawn[range(DRAWS), winners].mean())
 
 
 def corrected_over_seeds(
@@ -86,19 +92,24 @@ def own_variance(groups: Sequence[Mapping[Hashable, float]]) -> float | None:
 
 
 def corrected_single_run(groups: Sequence[Sequence[float]], *, lower_is_better: bool) -> float | None:
-    """Return :func:`corrected_for_selection` of the best of all runs; ``None`` if chance can't be estimated.
+    """Return the best of all runs without what it owes to luck on average; ``None`` if chance can't be estimated.
+
+    As :func:`corrected_for_selection`, where the truth about each run is the mean of its configuration.
 
     Args:
         groups: values of the runs of each configuration, over seeds.
         lower_is_better: whether the lowest value is the best.
     """
+    if lower_is_better:
+        highest = corrected_single_run([[-value for value in values] for values in groups], lower_is_better=False)
+        return None if highest is None else -highest
     freedom = sum(len(values) - 1 for values in groups)
-    every = [value for values in groups for value in values]
     if freedom < 2:
         return None
     squares = sum((len(values) - 1) * variance(values) for values in groups if len(values) > 1)
-    errors = [math.sqrt(squares / freedom)] * len(every)
-    return corrected_for_selection(every, errors, lower_is_better=lower_is_better)
+    truths = [fmean(values) for values in groups for _ in values]
+    luck = _luck_of_highest(truths, [math.sqrt(squares / freedom)] * len(truths))
+    return max(max(values) for values in groups) - luck
 
 
 def luck_of(value: str, corrected: str) -> str:
