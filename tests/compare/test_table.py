@@ -275,6 +275,7 @@ def test_a_main_effect_uses_runs_that_match_on_both_sides_and_reports_the_others
     assert tested.difference.counts == (2, 2)
     assert tested.difference.mean == pytest.approx(0.02 - 0.03 / 2)
     assert any(caveat.startswith("not every combination ran with every position") for caveat in found.caveats)
+    assert not found.findings.sentences, "the mean over patches 2 and 4 against that over 2 and 8"
 
 
 def test_one_seed_supports_no_conclusion_about_a_main_effect(tmp_path, write_run):

@@ -157,9 +157,12 @@ def findings(
 
     survivors = {rate.share for rate in failed.values()}
     fixed = decision is None and growth is None and not left_out.rows and len(survivors) == 1 and not biased
-    candidates, where = may_be_best(table, metric, baseline, pooled, against, more) if fixed else ([], "")
-    best = best_sentences(table, metric, candidates, where, unfinished, fixed=fixed)
-    sentences = [*best, *_verdict_counts(comparisons, baseline)]
+    candidates: list[ConfigurationRow] = []
+    sentences: list[str] = []
+    if table.is_balanced:  # otherwise means also differ in which combinations are missing
+        candidates, where = may_be_best(table, metric, baseline, pooled, against, more) if fixed else ([], "")
+        sentences = best_sentences(table, metric, candidates, where, unfinished, fixed=fixed)
+    sentences += _verdict_counts(comparisons, baseline)
     rest = residuals(values) if complete else None
     levene = math.nan if rest is None else levene_p(rest)
     tested_alone = [comparison.difference for comparison in comparisons if not math.isnan(comparison.difference.p)]
