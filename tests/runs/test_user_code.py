@@ -1,10 +1,12 @@
 """The source of a user's parts in a run folder."""
 
 import sys
+from importlib import import_module
 
 import pytest
 from helpers.user_parts import write_package
 
+from vitrine.config import source_code
 from vitrine.config.parts import load
 from vitrine.config.schema import TrainConfig
 from vitrine.config.source_code import code_hash
@@ -65,4 +67,22 @@ def test_source_that_was_edited_after_it_was_imported_is_not_stored(record, conf
     load.cache_clear()
     load(f"{LAB}.fourier.Halved")  # of the module as it was imported
     with pytest.raises(RunError, match="run the command again; in a notebook, restart the kernel"):
+        store_code(record, config)
+
+
+def test_a_module_that_was_imported_and_edited_before_it_is_named_is_not_stored(record, config, tmp_path, monkeypatch):
+    for module in [module for module in sys.modules if module.startswith(LAB)]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(source_code, "_imported", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module(f"{LAB}.fourier")
+    load.cache_clear()
+    load(FOURIER)
+    store_code(record, config)
+    source_code._imported.clear()
+    layers = tmp_path / LAB / "layers.py"
+    layers.write_text(layers.read_text().replace("0, 1", "0, 10"))
+    load.cache_clear()
+    load(FOURIER)
+    with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this process imported it"):
         store_code(record, config)

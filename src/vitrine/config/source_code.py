@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import struct
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MAX_DEPTH = 1000  # of a syntax tree, in nodes and lists; Python's own limit changes with the depth of the caller
@@ -86,17 +88,31 @@ def lacks_source(name: str, module: str) -> bool:
 
 
 def remember_sources(name: str) -> None:
-    """Keep the source of the part ``name`` as it is now, just before its modules are imported."""
+    """Keep the source of the part ``name`` as it is now, just before those of its modules are imported that are not."""
     for path, text in sources(name).items():
-        if _module_of(path) in sys.modules:
-            _imported.setdefault(path, text)
-        else:
+        module = sys.modules.get(_module_of(path))
+        if module is None:
             _imported[path] = text
+        else:
+            _imported.setdefault(path, text if _is_as_compiled(module) else "")  # it has no text that is known
 
 
 def edited_since_import(name: str) -> list[str]:
     """Return the files of the part ``name`` whose code was edited after this process imported them."""
     return [path for path, text in sources(name).items() if _syntax(_imported.get(path, text)) != _syntax(text)]
+
+
+def _is_as_compiled(module: ModuleType) -> bool:
+    """Whether a module's file has the time and size with which Python compiled it; true where that is not stored."""
+    spec = module.__spec__
+    if sys.dont_write_bytecode or spec is None or spec.cached is None or spec.origin is None:
+        return True
+    try:
+        found = Path(spec.origin).stat()
+        hashed, seconds, size = struct.unpack("<4xIII", Path(spec.cached).read_bytes()[:16])
+    except (OSError, struct.error):
+        return True
+    return bool(hashed) or (seconds, size) == (int(found.st_mtime), found.st_size)
 
 
 _imported: dict[str, str] = {}  # source by path, as sources() returns it
