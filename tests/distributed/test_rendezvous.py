@@ -123,7 +123,7 @@ def test_two_machines_where_a_rank_lacks_data_or_fails_or_is_stopped(tmp_path, s
     assert [agent.returncode for agent in agents] == [0, 0], err + other_err
     runs = {path.name.split("_")[2]: path for path in (tmp_path / "out/runs").iterdir()}
     assert set(runs) == {"broken", "stopped"}, "nothing is written before every rank has its data"
-    resumable = f"Interrupted interrupted; resume with: resume('{Path('out/runs') / runs['stopped'].name}')"
+    resumable = f"Interrupted interrupted; resume with: resume('{runs['stopped']}')"
     seeds = "seed is 1 on rank 1, and 0 on rank 0; ranks train one run together, with the same configuration"
     for line in (
         f"0 seeds OtherRankFailed rank 1 of 2: {seeds}",

@@ -93,6 +93,15 @@ def test_the_one_target_has_an_index_also_where_it_has_no_name(record):
     assert [load_run(record.path, target=name).target_index for name in ("", "digit", "above5")] == [0, 0, 1]
 
 
+def test_a_run_is_read_from_another_working_directory_than_it_was_opened_in(record, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(record.path.parent)
+    opened = load_run(record.name)
+    assert [run.name for run in load_results(record.name).runs] == [record.name]
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert opened.metrics == {"test/acc": 0.75}
+    assert opened.model.config.depth == 1
+
+
 def test_opening_a_run_reads_no_checkpoint(record):
     record.best.unlink()
     run = load_run(record.path)

@@ -124,7 +124,7 @@ class RunResults:
 
 
 def load_results(
-    paths: Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path],
     filters: Iterable[str] = (),
     *,
     trust: Collection[str] = (),
@@ -135,7 +135,7 @@ def load_results(
     Trials of a sweep are together, in its order: on a cluster, jobs start in any order.
 
     Args:
-        paths: run folders, and folders of runs.
+        paths: run folders, and folders of runs; or one of them.
         filters: values of configuration keys that runs must have, ``KEY=VALUE,VALUE``; see :meth:`RunList.where`.
         trust: prefixes of the dotted names that runs with parts of your own may import, for images of their models.
         allow_changed_code: make these images even if the code of the models' parts was edited since training.
@@ -144,7 +144,7 @@ def load_results(
         RunError: there is no run at one of the paths, no such key, or no run with these values.
     """
     found: dict[Path, RunEntry | UnreadableRun] = {}
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if not path.is_dir():
             RunRecord.open(path)  # raises with the nearest run as a hint
         listed = find_runs([path])

@@ -324,4 +324,5 @@ def load_run(
     """
     record = RunRecord.open(folder)
     checkpoint_of(record, checkpoint)
+    record = RunRecord(record.path.absolute())  # it is read later, perhaps from another working directory
     return LoadedRun(record, prefixes(trust), target, allow_changed_code, checkpoint)

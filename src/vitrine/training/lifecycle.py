@@ -81,7 +81,7 @@ def _resumption(record: RunRecord) -> str:
         overrides = [f"resume={record.path}", *trust_overrides(record.facts)]
         return f"{provenance.program('train')} {shlex.join(overrides)}"
     names = names_to_trust(record.facts)
-    return f"resume({str(record.path)!r}{f', trust={names}' if names else ''})"
+    return f"resume({str(record.path.absolute())!r}{f', trust={names}' if names else ''})"
 
 
 def record_origin(run: TrainingRun, data: ImageDataModule, inherited: str | None, facts: Mapping[str, Any]) -> None:

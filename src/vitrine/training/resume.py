@@ -103,7 +103,7 @@ def resume(
                 print(printable(f"{record.path} is finished; {why}"))
                 of_sweep, console = record.facts.get("group") is not None, text_console()
                 show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
-            return Result(record.metrics, record.path)
+            return Result(record.metrics, record.path.absolute())
         config.distill.teacher = teacher_of(record, config.distill)
         state = recover(record) if ranks.rank == 0 else None
         if state is not None:

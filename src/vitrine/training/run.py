@@ -24,7 +24,7 @@ class Result:
     Attributes:
         metrics: ``val/acc``, ``val/loss`` and what else was measured in the selected epoch; ``test/acc``, ``test/loss``
             and further metrics if the data has test images; ``best_epoch`` and ``train_seconds``.
-        run_dir: the run folder.
+        run_dir: the run folder, an absolute path.
     """
 
     metrics: dict[str, float]

@@ -58,7 +58,7 @@ def carry_out(run: TrainingRun, data: ImageDataModule, ranks: Ranks) -> Result:
         spawn.run_all(partial(_train_as_spawned_rank, run), run.record, run.hardware.devices, run.hardware.accelerator)
     else:
         train_and_test(run, data, ranks)
-    return Result(ranks.share(lambda: run.record.metrics), run.record.path)
+    return Result(ranks.share(lambda: run.record.metrics), run.record.path.absolute())
 
 
 def _train_as_spawned_rank(run: TrainingRun) -> None:
