@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from helpers.running import SMALL
@@ -54,13 +55,28 @@ def test_metrics_are_scikit_learns(outputs):
     assert {name: value for name, value in found.items() if name != "ece"} == pytest.approx(expected, abs=1e-6)
 
 
+def test_images_are_ranked_also_where_their_probability_is_1_in_float32(outputs):
+    logits, labels = 20 * outputs[0], outputs[1]
+    present = labels.unique().tolist()
+    others = [[one for one in range(logits.shape[1]) if one != label] for label in present]
+    odds = [logits[:, one] - logits[:, rest].logsumexp(dim=1) for one, rest in zip(present, others, strict=True)]
+    areas = [sklearn_metrics.roc_auc_score(labels == one, scores) for one, scores in zip(present, odds, strict=True)]
+    assert float(auroc(logits, labels)) == pytest.approx(np.mean(areas), abs=1e-6)
+    has = torch.nn.functional.one_hot(labels, logits.shape[1])
+    found = measure(logits, has, ["auroc", "map"])
+    assert found["auroc"] == pytest.approx(sklearn_metrics.roc_auc_score(has[:, present], logits[:, present]), abs=1e-6)
+    expected = sklearn_metrics.average_precision_score(has[:, present], logits[:, present])
+    assert found["map"] == pytest.approx(expected, abs=1e-6)
+
+
 def test_equal_logits_count_as_torchmetrics_counts_them(outputs):
     logits, labels = outputs[0].round(), outputs[1]
     classes, present = logits.shape[1], labels.unique()
     is_of_class = (labels[:, None] == present).long()
+    probabilities = logits.double().softmax(dim=1).round(decimals=12)  # so that equal ones are equal
     expected = {
         "macro_f1": classification.multiclass_f1_score(logits, labels, classes, average="macro"),
-        "auroc": classification.multilabel_auroc(logits.softmax(dim=1)[:, present], is_of_class, len(present)),
+        "auroc": classification.multilabel_auroc(probabilities[:, present], is_of_class, len(present)),
     }
     if classes > 5:
         expected["top5_acc"] = classification.multiclass_accuracy(logits, labels, classes, average="micro", top_k=5)

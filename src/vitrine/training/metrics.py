@@ -5,7 +5,7 @@ and pair. Where there may be many classes, theirs are computed here with no more
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from statistics import NormalDist
@@ -63,15 +63,35 @@ def top5_acc(logits: Tensor, labels: Tensor) -> Tensor:
 
 def auroc(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over classes with images of the area under the ROC curve against all others; NaN if there is one class."""
-    probabilities, present = logits.softmax(dim=1), labels.unique().tolist()
+    present = labels.unique().tolist()
     if len(present) < 2:
         return torch.tensor(torch.nan)
-    return _mean_area((probabilities[:, one], labels == one) for one in present)
+    logits, labels = logits.cpu(), labels.cpu()  # not every GPU has float64
+    return _mean_area((odds, labels == one) for one, odds in zip(present, _log_odds(logits, present), strict=True))
+
+
+def _log_odds(logits: Tensor, classes: Sequence[int]) -> Iterator[Tensor]:
+    """Yield log(p / (1 - p)) of the probability of each of ``classes``, (N,) float32, also where p would round to 1."""
+    top = logits.argmax(dim=1)
+    others = logits.scatter(1, top[:, None], -torch.inf)  # than the likeliest class
+    total, rest = (
+        torch.cat([part.double().logsumexp(dim=1) for part in given.tensor_split(4)]) for given in (logits, others)
+    )
+    for one in classes:
+        of_class = logits[:, one].double()
+        log_p = of_class - total
+        yield torch.where(top == one, of_class - rest, log_p - torch.log1p(-log_p.exp())).float()
 
 
 def _mean_area(classes: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return the mean area under the ROC curves of probabilities (N,) and truth (N,) bool, taken class by class."""
+    """Return the mean area under the ROC curves of scores (N,) and truth (N,) bool, taken class by class."""
+    classes = ((_ranks(scores), true) for scores, true in classes)
     return torch.stack([binary_auroc(given, true.long(), validate_args=False) for given, true in classes]).mean()
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    """Return numbers in [0, 1) of the same order as the scores (N,), ties included: many probabilities would be 1."""
+    return scores.unique(return_inverse=True)[1] / len(scores)
 
 
 def ece(logits: Tensor, labels: Tensor) -> Tensor:
@@ -94,7 +114,7 @@ def multi_label_auroc(logits: Tensor, labels: Tensor) -> Tensor:
     mixed = (has.any(dim=0) & ~has.all(dim=0)).nonzero().flatten().tolist()
     if not mixed:
         return torch.tensor(torch.nan)
-    return _mean_area((logits[:, one].sigmoid(), has[:, one]) for one in mixed)
+    return _mean_area((logits[:, one], has[:, one]) for one in mixed)
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> Tensor:
@@ -107,9 +127,8 @@ def average_precisions(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the area under the precision-recall curve of each class, as a step function; (num_classes,)."""
     if not labels.shape[1]:
         return logits.new_empty(0)
-    return multilabel_average_precision(
-        logits.sigmoid(), labels.long(), labels.shape[1], average="none", validate_args=False
-    )
+    ranks = torch.stack([_ranks(of_class) for of_class in logits.unbind(dim=1)], dim=1)
+    return multilabel_average_precision(ranks, labels.long(), labels.shape[1], average="none", validate_args=False)
 
 
 def all_labels_right(logits: Tensor, targets: Tensor) -> Tensor:
