@@ -137,7 +137,7 @@ def test_an_insignificant_difference_comes_with_what_so_many_seeds_can_show(tmp_
     # With its upper 80 % bound, 0.00536, seventeen.
     assert sentence == (
         "rope and learned: no significant difference over 3 seeds, r = -0.01, on these 360 images; detecting 0.4 "
-        "points with 80 % power takes up to 17 fresh seeds, or sweep=decide"
+        "points with 80 % power takes up to 17 fresh seeds, or sweep=decide seed=3"
     )
 
 
@@ -579,7 +579,7 @@ def test_a_requested_difference_is_planned_for_or_called_equal(tmp_path, write_r
     sentences = sentences_of(tmp_path, difference_of_interest=0.02)["rope"]
     assert sentences[0].startswith("rope and learned are equal within 2 points (95 % interval ")
     sentences = sentences_of(tmp_path, difference_of_interest=0.004)["rope"]
-    assert sentences[0].endswith("; detecting 0.4 points with 80 % power takes up to 7 fresh seeds, or sweep=decide")
+    assert sentences[0].endswith("points with 80 % power takes up to 7 fresh seeds, or sweep=decide seed=5")
 
 
 def test_a_difference_that_does_not_matter_is_better_by_no_more_than_that(tmp_path, write_run):
@@ -597,7 +597,7 @@ def test_seeds_are_planned_for_the_test_of_rows_that_share_a_variance(tmp_path, 
     sd, family = found[0].difference.sd, Family(3, "dunnett", pooled=True)
     needed = Plan(largest_spread(sd, 9), True, family, freedom_per_seed=3).seeds_for(0.002)
     for tested in found:
-        assert tested.sentences[0].endswith(f" power takes up to {needed} fresh seeds, or sweep=decide")
+        assert tested.sentences[0].endswith(f" power takes up to {needed} fresh seeds, or sweep=decide seed=4")
 
 
 @pytest.mark.parametrize(

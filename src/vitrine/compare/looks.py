@@ -63,8 +63,8 @@ class Growth:
         """What this means, in a sentence."""
         reasons = listed(sorted(set(self.rows.values())))
         hint = (
-            "; sweep=decide adds seeds and allows for looks. If the number of seeds did not depend on that comparison, "
-            f"delete {NAME} in the sweep's folder"
+            "; sweep=decide, from a fresh seed on, allows for looks. If the number of seeds did not depend on that "
+            f"comparison, delete {NAME} in the sweep's folder"
         )
         return (
             f"{plural(len(self.rows), 'row')} got more seeds {reasons}: p-values and intervals of a fixed number of "

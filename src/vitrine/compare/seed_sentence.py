@@ -45,7 +45,7 @@ def seed_sentence(
     if size is not None and are_equal(tested, size):
         interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {over}"
         return f"{names} are equal within {metric.size(size)} ({interval})"
-    return text + _power(baseline, tested, metric, family, size)
+    return text + _power(row, baseline, tested, metric, family, size)
 
 
 def _why_untested(row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, metric: Metric) -> str:
@@ -64,7 +64,14 @@ def _why_untested(row: ConfigurationRow, baseline: ConfigurationRow, tested: Dif
     return f": {differ} exactly {metric.magnitude(tested.mean)}, so no test is possible ({seeds})"
 
 
-def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, family: Family, size: float | None) -> str:
+def _power(
+    row: ConfigurationRow,
+    baseline: ConfigurationRow,
+    tested: Difference,
+    metric: Metric,
+    family: Family,
+    size: float | None,
+) -> str:
     """Return what these seeds can detect, or what it takes to detect ``size``, as it follows a finding."""
     count, paired = min(tested.counts), tested.shared > 0
     freedom_per_seed = tested.freedom / (tested.shared - 1) if paired else 1.0
@@ -82,7 +89,11 @@ def _power(baseline: ConfigurationRow, tested: Difference, metric: Metric, famil
     needed = replace(plan, sd=largest_spread(tested.sd, tested.freedom)).seeds_for(size)
     if needed is None:
         return f"{takes} more than 1,000 seeds"
-    return f"{takes} up to {needed} fresh seeds, or sweep=decide" if needed > count else ""
+    if needed <= count:
+        return ""
+    known = [run.seed for side in (row, baseline) for run in side.runs.values() if isinstance(run.seed, int)]
+    fresh = f" seed={max(known) + 1}" if known else ""  # or it would count these seeds as new evidence
+    return f"{takes} up to {needed} fresh seeds, or sweep=decide{fresh}"
 
 
 def withheld_sentence(
