@@ -201,6 +201,16 @@ def test_a_run_is_resumed_from_the_newest_state_that_reads_whole(stopped, whole,
     assert_same(stopped, whole)
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_first_checkpoint_begins_again(tmp_path):
+    record = RunRecord.at(tmp_path / "run")
+    record.update(status="running")
+    (record.path / "checkpoints" / ".last.ckpt.448d627a.tmp").touch()
+    assert recover(record) is None
+    (record.path / "checkpoints" / "last.ckpt.damaged").touch()
+    with pytest.raises(RunError, match="no checkpoint of it is left"):
+        recover(record)
+
+
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_a_trained_run_without_a_state_is_not_trained_from_the_start(stopped, damage):
     history = (stopped.path / "metrics.csv").read_bytes()

@@ -330,7 +330,7 @@ def _prepare_folder(trial: Trial, known: TrialResult) -> bool:
 
     record = RunRecord(trial.folder)
     problem = known.error if known.status == "damaged" else ""
-    if known.status in ("running", "interrupted", "failed") and any(record.last.parent.glob("*.ckpt*")):
+    if known.status in ("running", "interrupted", "failed") and any(record.last.parent.glob("[!.]*.ckpt*")):
         try:
             recover(record)
         except RunError as error:

@@ -108,7 +108,7 @@ _NOTHING_LEFT = "it was trained, but no checkpoint of it is left; like=RUN start
 def _was_trained(record: RunRecord) -> bool:
     """Whether the run has had a checkpoint: it is written before the second epoch begins."""
     return (
-        any(record.last.parent.glob("*.ckpt*"))
+        any(record.last.parent.glob("[!.]*.ckpt*"))
         or record.facts.get("status") == "finished"
         or any(row["epoch"] > 1 for row in record.history())
     )
