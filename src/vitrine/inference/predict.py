@@ -192,6 +192,8 @@ def _calibrate(runs: list[LoadedRun], predictors: list[Predictor], options: Pred
         calibration = calibrate(run, predictor, options.data_root, accept_changed_data=accept)
         predictor.temperature = calibration.temperature
         report.show("temperature", calibration.lines, run.record.path if len(runs) > 1 else None)
+    if len(runs) > 1:
+        report.show("calibration", ["of each run; their mean can be less confident than it is accurate"])
 
 
 def _with_labels(

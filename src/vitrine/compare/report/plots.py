@@ -205,10 +205,15 @@ def against_cost(compared: Comparison, styles: RowStyles) -> list[Plot]:
 
 
 def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
-    """Plot the main effect of each column: the mean of each of its values over all values of the other columns."""
+    """Plot the main effect of each column: the mean of each of its values over all values of the other columns.
+
+    There is none of a column whose values did not all run with the same others: these would be part of its effect.
+    """
     metric, plots = compared.metric, []
     for column in compared.configurations.columns:
         effect = compared.configurations.main_effect(column)
+        if not effect.is_balanced:
+            continue
         levels = [(row.values[column], summarise(row, metric)) for row in effect.rows]
         levels.sort(key=lambda level: sort_key(level[0]))
         ordered = sorted(levels, key=lambda level: level[1].interval.mean)
@@ -242,8 +247,6 @@ def main_effects(compared: Comparison, styles: RowStyles) -> list[Plot]:
             for name, summary in levels
         ]
         caption = f"From {styles.value(low[0])} to {styles.value(high[0])}: {size}."
-        if not effect.is_balanced:
-            caption += " Not every value ran with the same other choices, which are part of that."
         plots.append(Plot(column, caption, [trace], layout, numbers))
     return plots
 
