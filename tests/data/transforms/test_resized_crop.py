@@ -16,16 +16,21 @@ def draws_of(count, seed=1):
     return plan_epoch(count, RandomResizedCrop.num_draws, seed=seed, epoch=0).draws
 
 
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 48)])
-def test_pixels_are_those_of_torchvision_for_the_same_box(numbered, height, width):
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(32, 32, (32, 32)), (24, 48, (24, 48)), (48, 48, (32, 32)), (60, 81, (24, 40)), (32, 48, (32, 32))],
+)
+def test_pixels_are_those_of_torchvision_for_the_same_box(numbered, height, width, size):
+    """Also of images that are larger than the result, up to two and a half times."""
     images = torch.nn.functional.interpolate(numbered(40, channels=3, size=8).images.float(), (height, width)).byte()
-    crop, draws = RandomResizedCrop([0.08, 1.0]), draws_of(40)
+    crop, draws = RandomResizedCrop([0.08, 1.0], size), draws_of(40)
     cropped = crop(images, draws)
     assert cropped.dtype is torch.uint8
+    assert torch.equal(crop(images[7:9], draws[7:9]), cropped[7:9]), "whatever the batch"
     boxes = crop.boxes(draws, height, width).tolist()
     assert len({tuple(box) for box in boxes}) > 35
     for image, result, box in zip(images, cropped, boxes, strict=True):
-        theirs = resized_crop(image, *box, [height, width], antialias=True).int()
+        theirs = resized_crop(image, *box, list(size), antialias=True).int()
         assert (result.int() - theirs).abs().max() <= 1  # their uint8 arithmetic rounds weights
 
 
@@ -37,7 +42,7 @@ def test_boxes_have_the_distribution_of_torchvision(height, width):
     their = TheirCrop((height, width), scale=area)
     image = torch.zeros(1, height, width, dtype=torch.uint8)
     theirs = [their.make_params([image]) for _ in range(count)]
-    ours = RandomResizedCrop(area).boxes(draws_of(count), height, width).double()
+    ours = RandomResizedCrop(area, (height, width)).boxes(draws_of(count), height, width).double()
     for column, name in enumerate(("top", "left", "height", "width")):
         assert ks_2samp(ours[:, column], [float(box[name]) for box in theirs]).pvalue > 1e-3, name
 
@@ -45,7 +50,7 @@ def test_boxes_have_the_distribution_of_torchvision(height, width):
 def test_the_whole_image_is_a_crop_that_changes_nothing(numbered):
     images = numbered(10, channels=3).images
     draws = torch.full((10, RandomResizedCrop.num_draws), 0.5)
-    assert torch.equal(RandomResizedCrop([1.0, 1.0])(images, draws), images)
+    assert torch.equal(RandomResizedCrop([1.0, 1.0], images.shape[2:])(images, draws), images)
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def build_augmentation(augment: AugmentConfig, data: DataConfig) -> Chain:
     warp = (augment.degrees, augment.translate, augment.scale, augment.shear, augment.elastic)
     steps: list[Augmentation] = []
     if augment.resized_crop is not None:
-        steps.append(RandomResizedCrop(augment.resized_crop))
+        steps.append(RandomResizedCrop(augment.resized_crop, data.image_hw))
     if augment.crop:
         steps.append(RandomCrop(augment.crop))
     if augment.flip and data.flip:
