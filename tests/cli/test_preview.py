@@ -47,10 +47,12 @@ def test_the_command_draws_pictures_of_all_classes(tmp_path, monkeypatch, capsys
     draw = plots.previewed
     monkeypatch.setattr(plots, "previewed", lambda *given: shown.append(given) or draw(*given))
     data = ["data=imagefolder", "data.root=pets", "data.image_size=8", "patch=4", "model=vit_nano"]
-    main([*data, "--epochs", "2"])
+    larger = ["data.train_size=12", "augment=none", "augment.resized_crop=[1.0,1.0]"]
+    main([*data, *larger, "--epochs", "2"])
     ((rows, names, classes),) = shown
     assert capsys.readouterr().out == "written to preview.png\n"
     assert (len(rows), {row.shape for row in rows}) == (3, {(8, 3, 8, 8)})
+    assert (rows[1] != rows[0]).mean() > 0.5, "scaled from 12x12, not those of 8x8"
     assert (names, classes) == (["cat"] * 3 + ["dog"] * 2 + ["owl"] * 3, ["cat", "dog", "owl"])
     with Image.open("preview.png") as image:
         assert image.width > 900

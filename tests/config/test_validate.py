@@ -124,6 +124,37 @@ def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, ke
             {"data__name": "csv", "data__resize": "pad", "data__crop_pct": 0.9},
             Fault("data.crop_pct", "0.9", "belongs to data.resize=crop, not to data.resize=pad"),
         ),
+        (
+            {"data__train_size": 4},
+            Fault(
+                "data.train_size",
+                "4",
+                "is for data=imagefolder, csv and huggingface: the images of data=digits are arrays of one size",
+            ),
+        ),
+        (
+            {"data__name": "csv", "data__train_size": [12, 8]},
+            Fault(
+                "data.train_size",
+                "[12,8]",
+                "is the size of images that augment.resized_crop crops, and that is null",
+                "augment.resized_crop=[0.08,1.0]",
+            ),
+        ),
+        (
+            {
+                "data__name": "csv",
+                "data__train_size": [12, 7],
+                "augment__crop": 0,
+                "augment__resized_crop": [0.1, 1.0],
+            },
+            Fault(
+                "data.train_size",
+                "[12,7]",
+                "must be at least data.image_size=8, in height and in width",
+                "data.train_size=8",
+            ),
+        ),
         ({"data__crop_pct": 87.5}, Fault("data.crop_pct", "87.5", "must be >= 0.25 and <= 1")),
         (
             {"schedule__warmup": 5.0},

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.running import SMALL, only_run, run_script
 
-from vitrine.data.datasets import load_dataset
+from vitrine.data.datasets import at_train_size, load_dataset
 from vitrine.data.shards import read_shards, write_shards
 from vitrine.errors import DataError
 
@@ -68,6 +68,8 @@ def test_a_data_set_is_loaded_from_shards_in_its_root(folder, data_config, tmp_p
         assert torch.equal(split.labels, torch.from_numpy(labels))
     larger = load_dataset(replace(config, image_size=16), tmp_path / "cache")
     assert larger.train.images.shape == (25, 3, 16, 16)
+    with pytest.raises(DataError, match=r"^data.train_size=\[8,16\]: .*/data is packed, as images of one size; train"):
+        at_train_size(images.train, replace(config, train_size=[8, 16]))
 
 
 def test_shards_of_more_classes_than_the_model_has_are_refused(data_config, tmp_path):

@@ -83,6 +83,14 @@ def test_the_start_shows_the_settings_of_the_run(console, tmp_path):
     assert "processes" not in text
 
 
+def test_the_start_shows_the_size_of_images_to_train_on(console, tmp_path):
+    given = ["data.image_size=[8,16]", "patch=4", "augment.crop=0", "augment.resized_crop=[0.1,1.0]"]
+    config = composed("model=vit_nano", "position=learned", "trainer.precision=32-true", *given)
+    config = replace(config, data=replace(config.data, train_size=[12, 20]))
+    show(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"))
+    assert "digits: 8x16x1, in training crops of 12x20, 10 classes; 1,294 train" in printed(console)
+
+
 @pytest.mark.parametrize(
     ("override", "end"),
     [("attention=torch.nn.MultiheadAttention", ", attention by torch.nn.MultiheadAttention"), ("model=my_lab.Net", "")],

@@ -268,10 +268,49 @@ def test_ranks_that_read_different_data_are_refused_before_anything_is_written(t
         first.wait_for_all()
 
 
-@pytest.mark.parametrize("choice", ["data.train_fraction=0.25", "data.per_class=4"])
-def test_training_images_that_are_used_are_in_memory_where_not_all_have_room(tmp_path, monkeypatch, choice):
+LARGER = ["data.train_size=12", "augment.crop=0", "augment.resized_crop=[0.3,1.0]"]
+
+
+@pytest.mark.parametrize("own_val", [False, True])
+def test_images_to_train_on_are_decoded_at_their_size_and_all_others_as_without_it(tmp_path, own_val):
+    write_image_folder(tmp_path / "data", "train", "test", *(["val"] if own_val else []), size=(20, 17))
+    folders = [f"data.root={tmp_path / 'data'}", f"paths.cache_dir={tmp_path / 'cache'}"]
+
+    def read(*more):
+        return ImageDataModule(
+            compose([*SMALL, "data=imagefolder", "data.image_size=8", "patch=4", "data.crop_pct=0.8", *folders, *more])
+        )
+
+    plain, larger, streamed = read(), read(*LARGER), read(*LARGER, "data.storage=disk")
+    rows = torch.arange(40) if own_val else plain.train_val_split.train
+    paths = [plain.dataset.files["train"][row] for row in rows.tolist()]
+    images = torch.from_numpy(Decoder(12, 3).read(paths))
+    for data in (larger, streamed):
+        splits = [(data.train, (images, plain.train.labels))]
+        splits += [(split, (one.images, one.labels)) for split, one in ((data.val, plain.val), (data.test, plain.test))]
+        for split, (pixels, labels) in splits:
+            ((found, own),) = split.batches([torch.arange(len(split))])
+            assert torch.equal(found, pixels)
+            assert torch.equal(own, labels)
+        assert (data.dataset.val is not None) == own_val
+    of_splits = 3 if own_val else 2
+    new = 1 if own_val else 2  # the images to train on, and those to validate on that are drawn from them
+    assert len(list((tmp_path / "cache").glob("*.npz"))) == of_splits + new
+
+
+@pytest.mark.parametrize(
+    ("choice", "room", "size", "decoded"),
+    [
+        (["data.train_fraction=0.25"], 6000, "2.3 kB", [12]),  # 8 to train on, 4 to validate on
+        (["data.per_class=4"], 6000, "2.3 kB", [12]),
+        (["data.per_class=4", *LARGER], 12_000, "4.22 kB", [8, 4]),
+    ],
+)
+def test_training_images_that_are_used_are_in_memory_where_not_all_have_room(
+    tmp_path, monkeypatch, choice, room, size, decoded
+):
     write_image_folder(tmp_path / "data")
-    given = [f"data.root={tmp_path / 'data'}", "data.image_size=8", "patch=4", "data.workers=1", choice]
+    given = [f"data.root={tmp_path / 'data'}", "data.image_size=8", "patch=4", "data.workers=1", *choice]
 
     def read(cache, placement=None, patience=math.inf):
         folders = [f"paths.cache_dir={tmp_path / cache}"]
@@ -286,18 +325,18 @@ def test_training_images_that_are_used_are_in_memory_where_not_all_have_room(tmp
             assert torch.equal(labels, expected.labels)
 
     whole = read("whole")
-    monkeypatch.setattr(memory, "available_memory", lambda: 6000)
-    part = read("part")  # 8 to train on, 4 to validate on
-    assert (part.placement.line, part.placement.part) == ("in memory: 2.3 kB", True)
-    assert part.placement.facts == {"place": "memory", "workers": 0, "line": "in memory: 2.3 kB"}
+    monkeypatch.setattr(memory, "available_memory", lambda: room)
+    part = read("part")
+    assert (part.placement.line, part.placement.part) == (f"in memory: {size}", True)
+    assert part.placement.facts == {"place": "memory", "workers": 0, "line": f"in memory: {size}"}
     assert len(part.dataset.train) == 40
     same(part)
     slow = read("slow", patience=0.0)
-    assert [len(store.known) for store in slow.incomplete] == [12]
+    assert [len(store.known) for store in slow.incomplete] == decoded
     same(slow)
-    monkeypatch.setattr(memory, "available_memory", lambda: 4000)
+    monkeypatch.setattr(memory, "available_memory", lambda: room * 2 // 3)
     streamed = read("none")
-    assert streamed.placement.line.endswith("2.3 kB exceeds the 2 kB of memory for images")
+    assert streamed.placement.line.endswith(f"{size} exceeds the {room // 3000} kB of memory for images")
     same(streamed)
     monkeypatch.setattr(Decoder, "read", lambda *_: pytest.fail("decoded again"))
     same(read("part", part.placement))  # on another rank

@@ -307,6 +307,7 @@ def test_a_run_without_time_for_its_test_is_tested_on_resume(whole, tmp_path, mo
 def test_streamed_images_resume_inside_an_epoch_also_from_memory(tmp_path):
     write_image_folder(tmp_path / "pictures", "train", "test", size=(12, 9))
     data = ["data=imagefolder", f"data.root={tmp_path / 'pictures'}", "data.image_size=8", "patch=2"]
+    data += ["data.train_size=10", "augment.crop=0", "augment.resized_crop=[0.3,1.0]"]
     overrides = [*OVERRIDES, *data, "data.batch_size=8", f"paths.data_dir={tmp_path}"]  # 4 epochs of 4 steps
     whole = RunRecord(fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"])).run_dir)
     for name, changes in (("disk", []), ("memory", ["data.storage=memory"])):

@@ -46,7 +46,7 @@ def _draw(options: argparse.Namespace) -> None:
     import torch
 
     from vitrine.config.part_failures import failing_in_one_line
-    from vitrine.data.datasets import load_dataset
+    from vitrine.data.datasets import at_train_size, load_dataset
     from vitrine.figure_style import save
     from vitrine.text import class_name
     from vitrine.training.plots import previewed
@@ -56,7 +56,8 @@ def _draw(options: argparse.Namespace) -> None:
     split = _some(dataset.train)
     ((images, _),) = split.batches([torch.arange(len(split))])
     with failing_in_one_line(config):
-        rows = [images, *(augmented(split, config, epoch) for epoch in range(options.epochs))]
+        larger = at_train_size(split, config.data)
+        rows = [images, *(augmented(larger, config, epoch) for epoch in range(options.epochs))]
     names = [class_name(dataset.classes, label) for label in split.first_labels.tolist()]
     figure = previewed([row.numpy() for row in rows], names, dataset.classes)
     with naming_failed_write(options.output):

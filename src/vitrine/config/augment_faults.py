@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vitrine.config.augment import AugmentConfig
-from vitrine.config.schema import TrainConfig
+from vitrine.config.schema import OWN_FILES, TrainConfig
 from vitrine.config.size import size_override
 from vitrine.errors import Fault
 from vitrine.text import as_override
@@ -19,6 +19,14 @@ def augmentation_fits_the_image(config: TrainConfig) -> Iterator[Fault]:
     if augment.cutout > side:
         problem = f"must be at most the image, data.image_size={shown}"
         yield Fault("augment.cutout", str(augment.cutout), problem)
+    if data.train_size is not None and data.name in OWN_FILES:
+        given = size_override(data.train_size)
+        if augment.resized_crop is None:
+            problem = "is the size of images that augment.resized_crop crops, and that is null"
+            yield Fault("data.train_size", given, problem, "augment.resized_crop=[0.08,1.0]")
+        if any(large < small for large, small in zip(data.train_hw, data.image_hw, strict=True)):
+            problem = f"must be at least data.image_size={shown}, in height and in width"
+            yield Fault("data.train_size", given, problem, f"data.train_size={shown}")
     parts = {"trivial": augment.trivial, "three": augment.three, "jitter": augment.jitter}
     for key, value in (parts | {"rand": augment.rand and "{}"}).items():
         if value and data.in_channels not in (1, 3):

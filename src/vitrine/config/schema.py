@@ -63,7 +63,9 @@ class DataConfig:
         resize: how image files get that size: ``crop`` scales them until they cover it and crops the centre, ``pad``
             until they fit into it and pads the rest with the mean colour, ``squash`` scales each side separately.
         crop_pct: the share of the shorter side that ``crop`` keeps, as in timm: images are scaled until they cover
-            ``image_size / crop_pct``; those to train on, too.
+            ``image_size / crop_pct``; those to train on, too, unless they have a ``train_size``.
+        train_size: size of the images to train on, of which ``augment.resized_crop`` scales crops to ``image_size``; a
+            number or ``[height,width]``; null is ``image_size``.
         levels: the values of 16-bit grey image files that become black and white, such as ``[0,4095]`` of 12 bits.
         multi_label: whether an image has any number of classes; a CSV file then separates its labels by ``|``.
         targets: names of the questions that the model answers about an image; empty for the one that the data is about.
@@ -99,6 +101,7 @@ class DataConfig:
     num_classes: int = number(MISSING, ge=2, le=MAX_CLASSES)
     resize: str = choice(RESIZES, "crop")
     crop_pct: float = number(1.0, ge=0.25, le=1)
+    train_size: Size | None = size(None)
     levels: list[int] = number(list(LEVELS), ge=0, le=LEVELS[1])
     multi_label: bool = False
     targets: list[str] = setting([])
@@ -130,6 +133,11 @@ class DataConfig:
     def image_hw(self) -> tuple[int, int]:
         """Height and width of the images."""
         return height_width(self.image_size)
+
+    @property
+    def train_hw(self) -> tuple[int, int]:
+        """Height and width of the images to train on, before they are augmented."""
+        return height_width(self.image_size if self.train_size is None else self.train_size)
 
     @property
     def classes_per_target(self) -> list[int]:

@@ -134,6 +134,9 @@ def _own_files(config: TrainConfig) -> Iterator[Fault]:
     if data.crop_pct != 1:
         problem = f"{sources}: the images of data={data.name} are arrays of one size"
         yield Fault("data.crop_pct", str(data.crop_pct), problem)
+    if data.train_size is not None:
+        problem = f"{sources}: the images of data={data.name} are arrays of one size"
+        yield Fault("data.train_size", size_override(data.train_size), problem)
     if tuple(data.levels) != LEVELS:
         yield Fault("data.levels", str(data.levels), f"{sources}: the images of data={data.name} are of 8 bits")
 
@@ -331,7 +334,10 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.num_classes", "data.target_classes"), _targets),
     (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
-    (("data.image_size", "augment.crop", "augment.cutout", "augment.resized_crop"), augmentation_fits_the_image),
+    (
+        ("data.image_size", "data.train_size", "augment.crop", "augment.cutout", "augment.resized_crop"),
+        augmentation_fits_the_image,
+    ),
     (("augment.mixup", "augment.cutmix", "augment.mix_share", "data.batch_size"), mixing_faults),
     (("augment.repeats", "data.batch_size", "data.sampling"), repeats_faults),
     ((), _model_fits_the_data),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrine.config.schema import TrainConfig
 from vitrine.data.batch_source import BatchSource, PinnedMemorySource, StreamingSource
-from vitrine.data.datasets import decode_dataset, read_dataset
+from vitrine.data.datasets import at_train_size, decode_dataset, read_dataset
 from vitrine.data.decode import ImageFile, ImageFiles
 from vitrine.data.feature_source import Extract, FeatureSource
 from vitrine.data.image_dataset import ImageDataset, Split
@@ -63,7 +63,10 @@ class ImageDataModule(pl.LightningDataModule):
         self.dataset: ImageDataset = read_dataset(config.data, with_fingerprint=placement is None)
         self.train_val_split = self._validation_split()
         train, val = self._chosen()
-        whole, stored = self.dataset.train, self.dataset
+        whole, stored = at_train_size(self.dataset.train, config.data), self.dataset
+        if whole is not stored.train:  # what is validated on is decoded once more, at the size of evaluation
+            stored = replace(stored, train=whole, val=stored.val if val is None else stored.train[val])
+            val = None
         used = (train if val is None else torch.cat([train, val])).unique()
         lacks_room = stored.nbytes > memory if placement is None else placement.part
         # With room for all, all are decoded: their cache serves each choice of some.
@@ -71,7 +74,8 @@ class ImageDataModule(pl.LightningDataModule):
             stored = replace(stored, train=whole[used])
             train, val = torch.searchsorted(used, train), None if val is None else torch.searchsorted(used, val)
         stored = decode_dataset(stored, config.data, Path(config.paths.cache_dir), memory, patience)
-        self.dataset = replace(stored, train=whole) if part else stored
+        own_val = stored.val if self.train_val_split is None else None
+        self.dataset = replace(stored, train=whole if part else stored.train, val=own_val)
         self._stores = [split.stored.store for split in stored.splits if isinstance(split.stored, StoredFiles)]
         if placement is None:
             chosen = choose_placement(config.data, stored, accelerator, devices, memory)
@@ -123,7 +127,7 @@ class ImageDataModule(pl.LightningDataModule):
         data, source, at_once = self.config.data, self._source(self.train), 1
         # A user's part may reckon with a batch; features are stored, not augmented.
         if isinstance(source, Split) and not augment.parts and self.features_of is None:
-            at_once = batches_at_once(source.device.type, data.batch_size * data.in_channels * math.prod(data.image_hw))
+            at_once = batches_at_once(source.device.type, data.batch_size * data.in_channels * math.prod(data.train_hw))
         return TrainLoader(
             self._features(source),
             batch_size=data.batch_size,

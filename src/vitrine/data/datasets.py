@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitrine.config.parts import part_at
 from vitrine.config.schema import DOWNLOADED, OWN_FILES, DataConfig
-from vitrine.config.size import Size
+from vitrine.config.size import fixed, size_override
 from vitrine.config.targets import TARGETS, Target, target_faults
 from vitrine.data.decode import ImageFiles
 from vitrine.data.file_datasets import csv, huggingface, imagefolder
@@ -108,15 +108,35 @@ def decode_dataset(
     Raises:
         DataError: a file cannot be decoded, or images have another number of channels.
     """
-    if dataset.nbytes <= memory:
-        end = time.monotonic() + patience
-        dataset = _map_splits(dataset, lambda split: _decoded(split, cache_dir, decoding_workers(config), end))
     for name in SPLITS:
         split: Split | None = getattr(dataset, name)
         if split is not None and (channels := split.stored.shape[1]) != config.in_channels:
             expected = f"data.in_channels={config.in_channels}"
             raise DataError(f"data={config.name} has {name} images with {plural(channels, 'channel')}, not {expected}")
-    return _map_splits(dataset, lambda split: _resized(split, config.image_size))
+    has_room, end = dataset.nbytes <= memory, time.monotonic() + patience
+
+    def ready(split: Split) -> Split:
+        if isinstance(images := split.images, Tensor):
+            return Split(resized(images, config.image_size), split.labels)
+        return _decoded(images, split.labels, cache_dir, decoding_workers(config), end) if has_room else split
+
+    return _map_splits(dataset, ready)
+
+
+def at_train_size(split: Split, config: DataConfig) -> Split:
+    """Return images to train on, not decoded yet, at ``data.train_size``; as they are where it is null.
+
+    Raises:
+        DataError: they are no image files.
+    """
+    if config.train_size is None:
+        return split
+    files = split.stored
+    if not isinstance(files, ImageFiles):
+        given = f"data.train_size={size_override(config.train_size)}"
+        raise DataError(f"{given}: {config.root} is packed, as images of one size; train from its files")
+    decoder = replace(files.decoder, size=fixed(config.train_size), crop_pct=1.0)
+    return Split(replace(files, decoder=decoder), split.labels)
 
 
 def missing_file(config: DataConfig) -> Path | None:
@@ -161,21 +181,13 @@ def _from_shards(folder: Path, name: str) -> ImageDataset:
     return ImageDataset(classes, splits["train"], splits.get("val"), splits.get("test"))
 
 
-def _decoded(split: Split, cache_dir: Path, workers: int, end: float) -> Split:
+def _decoded(files: ImageFiles, labels: Tensor, cache_dir: Path, workers: int, end: float) -> Split:
     """Return a split with its images in memory, or, where decoding takes longer than to ``end``, stored files."""
-    files = split.images
-    if isinstance(files, Tensor):
-        return split
     store = PixelStore(files, cache_dir, workers)
     if store.complete(end - time.monotonic()):
-        return Split(store.pixels, split.labels)
+        return Split(store.pixels, labels)
     rows = torch.arange(len(files))
-    return Split(StoredFiles(files.label, files.paths, files.decoder, store, rows), split.labels)
-
-
-def _resized(split: Split, size: Size) -> Split:
-    images = split.images
-    return split if isinstance(images, ImageFiles) else Split(resized(images, size), split.labels)
+    return Split(StoredFiles(files.label, files.paths, files.decoder, store, rows), labels)
 
 
 def digits(config: DataConfig) -> ImageDataset:

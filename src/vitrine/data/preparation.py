@@ -1,4 +1,4 @@
-"""Preparation of single pictures exactly as a run's data set prepared its images for training."""
+"""Preparation of single pictures exactly as a run's data set prepared its images for validation and test."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -16,7 +16,7 @@ class RandomResizedCrop:
     Its share of the area is uniform; its aspect ratio, width to height, log-uniform in 3/4 to 4/3. A crop that does not
     fit is drawn again, up to 10 draws; then it is the largest central one of such a ratio. Resampling is bilinear with
     antialiasing: values differ by at most 1 from torchvision's of the same crop. Images that have the size already give
-    small crops that are blurred; larger ones keep what is in the picture.
+    small crops that are blurred; larger ones (``data.train_size``) keep what is in the picture.
 
     Args:
         area: least and greatest share of the area, in (0, 1].
