@@ -33,17 +33,12 @@ class RandomResizedCrop:
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """(B, C, H, W) uint8 on any device and (B, 22) in [0, 1) on the CPU -> (B, C, *size) uint8."""
-        height, width = images.shape[-2:]
-        boxes = self.boxes(draws, height, width)
-        if self.size != (height, width):
-            return _resized(images, boxes, self.size)
-        # No crop is larger than the result, so that nothing is antialiased.
-        top, left, box_height, box_width = boxes.unbind(dim=1)
-        rows = to_device_of(_sources(top, box_height, height), images)
-        columns = to_device_of(_sources(left, box_width, width), images)
-        grid = torch.stack([columns[:, None, :].expand(-1, height, -1), rows[:, :, None].expand(-1, -1, width)], dim=-1)
-        cropped = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
-        return cropped.round_().to(torch.uint8)
+        top, left, box_height, box_width = self.boxes(draws, *images.shape[-2:]).unbind(dim=1)
+        (batch, channels), (height, width) = images.shape[:2], self.size
+        rows = _scaled(images.transpose(1, 2).flatten(2).float(), top, box_height, height)  # (B, height, C * W)
+        columns = rows.view(batch, height, channels, -1).transpose(1, 3).flatten(2)  # (B, W, C * height)
+        scaled = _scaled(columns, left, box_width, width).round_().to(torch.uint8)
+        return scaled.view(batch, width, channels, height).permute(0, 2, 3, 1).contiguous()
 
     def boxes(self, draws: Tensor, height: int, width: int) -> Tensor:
         """(B, 22) in [0, 1) -> (B, 4) int64: top, left, height and width of each crop in pixels."""
@@ -62,23 +57,6 @@ class RandomResizedCrop:
         room = torch.stack([height - box_height, width - box_width], dim=1)
         corners = torch.where(found[:, None], (draws[:, :2] * (room + 1)).long(), room // 2)
         return torch.cat([corners, box_height[:, None], box_width[:, None]], dim=1)
-
-
-def _sources(start: Tensor, length: Tensor, count: int) -> Tensor:
-    """(B,) starts and lengths in pixels -> (B, count): where pixels come from, in [-1, 1], never outside the crop."""
-    pixels = start[:, None] + (torch.arange(count) + 0.5) * length[:, None] / count - 0.5
-    inside = pixels.clamp(start[:, None], (start + length - 1)[:, None])
-    return ((2 * inside + 1) / count - 1).float()
-
-
-def _resized(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Scale the part of each image in its box, (B, 4): (B, C, H, W) uint8 -> (B, C, *size) uint8."""
-    top, left, box_height, box_width = boxes.unbind(dim=1)
-    (batch, channels), (height, width) = images.shape[:2], size
-    rows = _scaled(images.transpose(1, 2).flatten(2).float(), top, box_height, height)  # (B, height, C * W)
-    columns = rows.view(batch, height, channels, -1).transpose(1, 3).flatten(2)  # (B, W, C * height)
-    scaled = _scaled(columns, left, box_width, width).round_().to(torch.uint8)
-    return scaled.view(batch, width, channels, height).permute(0, 2, 3, 1).contiguous()
 
 
 def _scaled(rows: Tensor, start: Tensor, length: Tensor, count: int) -> Tensor:
