@@ -183,6 +183,14 @@ def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, ke
         ),
         ({"data__val_fraction": 1.0}, Fault("data.val_fraction", "1.0", "must be > 0 and < 1")),
         (
+            {"optimizer__nesterov": True},
+            Fault("optimizer.nesterov", "true", "belongs to sgd, not to optimizer=adamw", "optimizer.nesterov=false"),
+        ),
+        (
+            {"optimizer__name": "sgd", "optimizer__betas": None, "optimizer__momentum": 0, "optimizer__nesterov": True},
+            Fault("optimizer.momentum", "0.0", "must be > 0 with optimizer.nesterov=true", "optimizer.momentum=0.9"),
+        ),
+        (
             {"optimizer__momentum": 0.9},
             Fault("optimizer.momentum", "0.9", "belongs to sgd and muon, not to optimizer=adamw"),
         ),

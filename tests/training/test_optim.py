@@ -100,12 +100,13 @@ def test_without_a_gradient_matrices_shrink_and_biases_stay(name):
     [
         ("adamw", torch.optim.AdamW, {"betas": (0.8, 0.95)}),
         ("adam", torch.optim.Adam, {"betas": (0.8, 0.95)}),
-        ("sgd", torch.optim.SGD, {"momentum": 0.7}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.7, "nesterov": False}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.7, "nesterov": True}),
     ],
 )
 def test_each_optimizer_has_its_settings_and_takes_a_step(name, kind, settings):
-    own = {"betas": "optimizer.betas=[0.8,0.95]", "momentum": "optimizer.momentum=0.7"}
-    overrides = [own[key] for key in settings]
+    own = {"betas": "[0.8,0.95]", "momentum": "0.7", "nesterov": str(settings.get("nesterov")).lower()}
+    overrides = [f"optimizer.{key}={own[key]}" for key in settings]
     config = composed(*SMALL, f"optimizer={name}", "optimizer.lr=0.02", "optimizer.weight_decay=0.03", *overrides)
     torch.manual_seed(0)
     model = VisionTransformer(config.model)

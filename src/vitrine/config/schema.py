@@ -157,6 +157,7 @@ class OptimizerConfig:
         decay_all: weight decay on every parameter.
         betas: null with sgd; with muon, of everything but the blocks' matrices, which AdamW trains.
         momentum: of sgd, otherwise null; with muon, of the blocks' matrices.
+        nesterov: with sgd, Nesterov's momentum; muon always has it.
         adamw_lr: with muon, the learning rate of everything but the blocks' matrices; ``auto`` is what the range test
             finds.
     """
@@ -168,6 +169,7 @@ class OptimizerConfig:
     decay_all: bool = False
     betas: list[float] | None = number(None, ge=0, lt=1)
     momentum: float | None = number(None, ge=0, lt=1)
+    nesterov: bool = False
     adamw_lr: Any = number_or(AUTO, None, gt=0, le=100)
 
     def __post_init__(self) -> None:

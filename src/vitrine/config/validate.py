@@ -171,6 +171,11 @@ def _optimizer_options(config: TrainConfig) -> Iterator[Fault]:
             yield Fault(f"optimizer.{key}", "null", f"is required by optimizer={optimizer.name}")
         if optimizer.name not in used and value is not None:
             yield Fault(f"optimizer.{key}", str(value), f"belongs to {listed(used)}, not to optimizer={optimizer.name}")
+    if optimizer.nesterov and optimizer.name != "sgd":
+        problem = f"belongs to sgd, not to optimizer={optimizer.name}"
+        yield Fault("optimizer.nesterov", "true", problem, "optimizer.nesterov=false")
+    elif optimizer.nesterov and optimizer.momentum == 0:
+        yield Fault("optimizer.momentum", "0.0", "must be > 0 with optimizer.nesterov=true", "optimizer.momentum=0.9")
     library = OPTIMIZER_LIBRARIES.get(optimizer.name, "")
     if library and find_spec(library) is None:
         yield Fault("optimizer", optimizer.name, f"takes {library}: pip install -e '.[optimizers]'")

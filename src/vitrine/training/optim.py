@@ -75,7 +75,8 @@ def build_optimizer(
         return MuonAndAdamW(config, model, finetune, fused=fused)
     groups = parameter_groups(model, config, finetune)
     settings: dict[str, Any] = {} if config.name in OPTIMIZER_LIBRARIES else {"fused": fused}  # only PyTorch has it
-    settings |= {"betas": tuple(config.betas)} if config.betas is not None else {"momentum": config.momentum}
+    momentum = {"momentum": config.momentum, "nesterov": config.nesterov}  # of sgd
+    settings |= momentum if config.betas is None else {"betas": tuple(config.betas)}
     return OPTIMIZERS[config.name](groups, lr=config.lr, **settings)
 
 
