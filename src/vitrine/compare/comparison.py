@@ -349,4 +349,4 @@ def _nothing_finished(runs: Sequence[RunResult], damaged: Sequence[tuple[str, st
     states = [run.status for run in runs] + ["damaged"] * len(damaged)
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     first = f"; {damaged[0][1]}" if damaged else ""
-    return f"nothing to compare: no run is finished ({counts}){first}"
+    return f"nothing to compare: {f'no run is finished ({counts})' if counts else 'there is no run'}{first}"

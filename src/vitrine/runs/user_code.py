@@ -74,7 +74,8 @@ def refuse_edited_model(record: RunRecord, model: ViTConfig, metrics: Iterable[s
     Other versions of installed packages are not refused, as other versions of PyTorch are not.
     """
     edited = [name for name in _edited(record, {*names_of(model), *metrics}) if sources(name)]
-    stored, now = record.path / FOLDER, "allow_changed_code=true (export, report, compare: --allow-changed-code)"
+    stored = record.path / FOLDER
+    now = "allow_changed_code=true (export, report, compare: --allow-changed-code; load_run: allow_changed_code=True)"
     # With python eval.py, packages beside eval.py come before PYTHONPATH.
     that = f"that: PYTHONPATH={quote(str(stored))} vitrine eval, not python eval.py; to use " if stored.is_dir() else ""
     refuse_edited(record, edited, way or f"To use {that}it as it is now: {now}")
