@@ -17,6 +17,7 @@ COMMANDS = {
     "model=vit_tiny data=cifar10 data.batch_size=128": CIFAR,
     "model=vit_tiny data=cifar10 data.batch_size=512": CIFAR,
     "model=vit_tiny data=cifar10 data.batch_size=512 trainer.accumulate_grad_batches=4": CIFAR,
+    "model=vit_tiny data=cifar10 data.batch_size=512 trainer.activation_checkpointing=true": CIFAR,
 }
 
 
@@ -45,7 +46,8 @@ def main() -> None:
         "memory",
         title="Memory",
         text="Peak resident memory of `python train.py ...`: Python, PyTorch, all images, and twenty training steps. "
-        "`trainer.accumulate_grad_batches` computes a batch in parts.",
+        "`trainer.accumulate_grad_batches` computes a batch in parts, `trainer.activation_checkpointing` each block "
+        "again in the backward pass.",
         columns=columns,
         rows=rows,
         claims=claims,

@@ -53,6 +53,7 @@ def test_a_rate_that_a_run_is_trained_at_is_not_refused(overrides):
         (["model.drop_path=0,0.3", "depth=1"], "model.drop_path_shape=constant"),
         (["model.patch_dropout=0.5", "patch=8"], "model.patch_dropout=0.0"),
         (["augment.flip=true,false", "data=mnist"], "augment.flip=false"),
+        ([*PROBE[1:], "trainer.activation_checkpointing=true"], "trainer.activation_checkpointing=false"),
         (["distill=soft,hard"], "distill.teacher=RUN"),
         (["distill.weight=0.5"], "distill.teacher=RUN"),
         (["distill.temperature=1,2"], "distill.teacher=RUN"),

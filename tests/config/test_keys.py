@@ -131,6 +131,7 @@ def test_keys_that_may_change_on_resume():
         "callbacks.keep_every",
         "trainer.on_divergence",
         "trainer.compile",
+        "trainer.activation_checkpointing",
         "data.root",
         "data.storage",
         "data.workers",

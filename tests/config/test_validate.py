@@ -285,6 +285,15 @@ def test_a_key_mistyped_in_python_and_a_word_for_a_section_are_named(default, ke
             Fault("trainer.accumulate_grad_batches", "32", "must divide the 16 images of each rank"),
         ),
         (
+            {"trainer__activation_checkpointing": True, "model__norm": "batchnorm"},
+            Fault(
+                "trainer.activation_checkpointing",
+                "true",
+                "computes each block twice, which would count each batch twice in the averages of norm=batchnorm",
+                "trainer.activation_checkpointing=false",
+            ),
+        ),
+        (
             {"trainer__compile": "block"},
             Fault("trainer.compile", "block", "is not one of auto, nothing, blocks, model, graphs", "blocks"),
         ),
@@ -526,6 +535,12 @@ def test_settings_of_fine_tuning_are_each_refused_for_a_model_that_may_lack_laye
         Fault("finetune.layer_decay", "0.5", problem, "finetune.layer_decay=1.0"),
         Fault("finetune.head_lr", "0.1", problem, "finetune.head_lr=null"),
     ]
+
+
+def test_blocks_of_a_model_that_has_none_cannot_be_computed_twice(change):
+    key, problem = "trainer.activation_checkpointing", "recomputes the blocks of Vision Transformers, which"
+    found = change(model__name="my_lab.Net", trainer__activation_checkpointing=True)
+    assert Fault(key, "true", f"{problem} model=my_lab.Net lacks", f"{key}=false") in found
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,13 @@ def test_mixed_precision_is_one_graph(build, images_for, graphs, position):
 
 
 @pytest.mark.whole
+def test_training_that_computes_blocks_twice_is_one_graph(build, images_for, graphs):
+    model = build(drop_path=0.0)  # the compiler that runs nothing but what it captured draws other masks
+    model.activation_checkpointing = True
+    assert_one_graph(model, images_for(model.config), graphs)
+
+
+@pytest.mark.whole
 def test_batches_of_other_sizes_and_evaluation_take_one_more_graph_each(build, images_for, graphs):
     model = build(drop_path=0.1)
     compiled = torch.compile(model, fullgraph=True, backend=graphs)

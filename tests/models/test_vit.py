@@ -88,6 +88,32 @@ def test_each_dropout_acts_in_training_and_never_in_evaluation(small, randomise,
     assert torch.equal(model.eval()(images), plain(images))
 
 
+def test_activation_checkpointing_computes_trained_blocks_twice_and_changes_nothing(small, randomise, images_for):
+    """Neither logits nor gradients nor what is drawn next."""
+    model = randomise(VisionTransformer(small(**dict.fromkeys(DROPOUTS, 0.3), patch_dropout=0.3)))
+    images, called = images_for(model.config), []
+    for index, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, index=index: called.append(index))
+
+    def step():
+        called.clear()
+        model.zero_grad()
+        torch.manual_seed(0)
+        logits = model(images)
+        logits.square().sum().backward()
+        return [logits, torch.rand(1), *(parameter.grad for parameter in model.parameters())]
+
+    expected, names = step(), list(model.state_dict())
+    assert called == [0, 1]
+    model.activation_checkpointing = True
+    assert all(map(torch.equal, step(), expected))
+    assert (called, list(model.state_dict())) == ([0, 1, 1, 0], names)
+    model.blocks[0].eval()  # as where it is frozen
+    step()
+    assert called == [0, 1, 1]
+    assert model.intermediates(images, "blocks.1.attn.weights")["blocks.1.attn.weights"].requires_grad
+
+
 def test_every_dropout_is_where_the_configuration_says(small):
     rates = {"embed_dropout": 0.11, "projection_dropout": 0.13, "mlp_dropout": 0.14}
     model = VisionTransformer(small(**rates, attention_dropout=0.12))

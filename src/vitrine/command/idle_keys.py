@@ -58,6 +58,11 @@ _RULES = {
         "has no effect with finetune=linear_probe, which trains the head alone, at finetune.head_lr",
         "finetune.head_lr={}",
     ),
+    "trainer.activation_checkpointing": _Rule(
+        lambda config: config.finetune.name == "linear_probe",
+        "has no effect with finetune=linear_probe, which trains no block",
+        "trainer.activation_checkpointing=false",
+    ),
     "model.position_init": _Rule(
         lambda config: _is_built_in(config.model.position) and config.model.position not in LEARNED_TABLES,
         "has no effect without a learned vector for each position",

@@ -196,6 +196,8 @@ class TrainerConfig:
         gradient_clip_val: largest norm of the gradient; null does not clip.
         accumulate_grad_batches: parts that a batch is computed in sequentially, to save memory. The gradient is the
             same, except for dropout masks and batch normalisation, which see one part at a time.
+        activation_checkpointing: keep the input of each block alone for the backward pass, and compute the rest again
+            there (arXiv:1604.06174), to save memory. A step takes about a third longer; the result is the same.
         on_divergence: ``stop`` ends the run at the first NaN or infinite loss, before it is saved, with exit code 3;
             ``continue`` trains on.
         deterministic: use only operations whose results are bit-equal in each run.
@@ -211,6 +213,7 @@ class TrainerConfig:
     image_schedule: list[float] | None = number(None, gt=0, le=4096)
     gradient_clip_val: float | None = number(1.0, gt=0)
     accumulate_grad_batches: int = number(1, ge=1, le=1024)
+    activation_checkpointing: bool = setting(False, may_change_on_resume=True)
     on_divergence: str = choice(ON_DIVERGENCE, "stop", may_change_on_resume=True)
     deterministic: bool = False
     log_every_n_steps: int = number(20, ge=1, affects_result=False)

@@ -300,6 +300,18 @@ def _batch_splits(config: TrainConfig) -> Iterator[Fault]:
         yield Fault("trainer.accumulate_grad_batches", str(parts), problem)
 
 
+def _activation_checkpointing(config: TrainConfig) -> Iterator[Fault]:
+    key, model = "trainer.activation_checkpointing", config.model
+    if not config.trainer.activation_checkpointing:
+        return
+    if is_dotted(model.name):
+        problem = f"recomputes the blocks of Vision Transformers, which model={model.name} lacks"
+        yield Fault(key, "true", problem, f"{key}=false")
+    elif model.norm == "batchnorm":
+        problem = "computes each block twice, which would count each batch twice in the averages of norm=batchnorm"
+        yield Fault(key, "true", problem, f"{key}=false")
+
+
 def _model_fits_the_data(config: TrainConfig) -> Iterator[Fault]:
     model, data = config.model, config.data
     if model.num_classes < data.num_classes:
@@ -339,6 +351,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[TrainConfig], Iterator[Fault]]],
     (("data.num_classes", "data.target_classes"), _targets),
     (("loss.name", "loss.class_weights_beta", "data.num_classes", "data.sampling"), _loss_fits_the_data),
     (("data.batch_size", "trainer.devices", "trainer.accumulate_grad_batches"), _batch_splits),
+    (("trainer.activation_checkpointing", "model.norm"), _activation_checkpointing),
     (
         ("data.image_size", "data.train_size", "augment.crop", "augment.cutout", "augment.resized_crop"),
         augmentation_fits_the_image,

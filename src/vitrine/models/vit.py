@@ -6,9 +6,11 @@ Each part that can be chosen is in a file of its own, built from the name in the
 """
 
 import dataclasses
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitrine.config.model import ViTConfig
 from vitrine.config.model_faults import vit_faults
@@ -37,6 +39,10 @@ class VisionTransformer(nn.Module):
     Args:
         config: sizes and parts.
 
+    Attributes:
+        activation_checkpointing: whether training keeps the input of each block alone, and computes the rest again in
+            the backward pass (arXiv:1604.06174): less memory, more time, the same gradient.
+
     Raises:
         ConfigError: it cannot be built from ``config``; with all faults.
         PartError: a part of the user's cannot be used.
@@ -52,6 +58,7 @@ class VisionTransformer(nn.Module):
         if found := vit_faults(config):
             raise ConfigError(found)
         self.config = config
+        self.activation_checkpointing = False
 
         self.patch_embed = build_patch_embed(config)
         token = CLASS_TOKENS[config.class_token_init](1, 1, config.dim)
@@ -104,7 +111,9 @@ class VisionTransformer(nn.Module):
         x, indices = self.patch_drop(record("embedded", self.embed(x)))
         for index, block in enumerate(self.blocks):
             queries = num_queries if index == self.config.depth - 1 else None
-            x = block(x, record.scope(f"blocks.{index}"), indices, queries)
+            recomputed = self.activation_checkpointing and block.training and not record.active
+            run = partial(checkpoint, block, use_reentrant=False) if recomputed else block
+            x = run(x, record.scope(f"blocks.{index}"), indices, queries)
             if index == 0:
                 x = self.pos_conv(x)
             x = record(f"blocks.{index}", x)

@@ -82,6 +82,8 @@ class Classifier(pl.LightningModule):
         self.images_per_step = images_per_step
         self.automatic_optimization = False
         self.model = build_model(config.model) if model is None else model
+        if isinstance(self.model, VisionTransformer):  # for others, it is refused
+            self.model.activation_checkpointing = config.trainer.activation_checkpointing
         self.distillation = distillation
         self.trained = freeze(self.model, config.finetune)
         self.train()

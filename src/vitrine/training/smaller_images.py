@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from vitrine.models import VisionTransformer
@@ -30,11 +29,17 @@ class SmallerImages:
         parameter = next(model.parameters())
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and never used
             self.resized = VisionTransformer(replace(model.config, image_size=side))
-        self.resized.to(parameter.device, parameter.dtype).requires_grad_(False)
+        self.resized.to(parameter.device, parameter.dtype)
+        self.resized.activation_checkpointing = model.activation_checkpointing
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, C, H, W) normalised images of the model's size, resized to (B, C, side, side) -> (B, num_classes)."""
         images = F.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
         weights = resize_weights(self.model.state_dict(keep_vars=True), self.model.config, self.resized.config)
-        logits: Tensor = functional_call(self.resized, weights, (images,))
+        for name, weight in weights.items():  # until the next pass: the backward pass may compute blocks again
+            path, _, own = name.rpartition(".")
+            part = self.resized.get_submodule(path)
+            delattr(part, own)  # a parameter cannot be set to a tensor that is none
+            setattr(part, own, weight)
+        logits: Tensor = self.resized(images)
         return logits
