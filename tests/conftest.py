@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from helpers.forking import PICTURES_LEFT_OUT, ForkingServer, leave_out_pictures
+from helpers.forking import PICTURES_LEFT_OUT, ForkingServer, leave_out_pictures, parse_once
 from helpers.running import ROOT, run_script
 
 import vitrine
@@ -235,10 +235,11 @@ def drawn(undrawn):
 
 @pytest.fixture(autouse=True, scope="session")
 def files_read_once():
-    """Read configuration files once for all compositions of this process, as for those of one command."""
+    """Read and parse configuration files once for all compositions of this process, as for those of one command."""
     import_module("vitrine.command.resolvers")  # registers the schemas that they name
     from vitrine.command.sources import composing
 
+    parse_once()
     with composing():
         yield
 
