@@ -70,6 +70,7 @@ def test_several_seeds_on_a_fold_count_once_and_another_division_repeats(folds, 
     assert tested.difference.counts == (5, 5)
     mean = np.mean([(0.94 + 0.96) / 2, *ROPE[1:]])
     assert tested.difference.mean == pytest.approx(mean - np.mean(LEARNED))
+    assert found.findings.sentences[0].startswith("highest mean validation accuracy of 2 configurations: rope")
     for scheme, accuracies in (("learned", LEARNED), ("rope", ROPE)):
         for fold, acc in enumerate(accuracies[:4]):
             write(write_run, folds, fold, acc - 0.005, position=scheme, split=1)

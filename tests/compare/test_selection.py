@@ -100,7 +100,8 @@ def test_the_luck_of_a_run_is_taken_off_where_configurations_are_equal(rows, see
 def test_a_single_run_keeps_what_its_configuration_is_better_by():
     groups = [[0.90, 0.92], [0.95, 0.97], [0.91, 0.93]]
     corrected = corrected_single_run(groups, lower_is_better=False)
-    assert 0.95 < corrected < 0.97
+    assert 0.95 < corrected <= 0.96
+    assert corrected_single_run([[0.96, 0.97, 0.98]], lower_is_better=False) == pytest.approx(0.97), "there is no other"
     negative = [[-value for value in values] for values in groups]
     assert corrected_single_run(negative, lower_is_better=True) == -corrected
     assert corrected_single_run([[0.9, 0.91]], lower_is_better=False) is None

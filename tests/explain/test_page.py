@@ -478,7 +478,7 @@ def test_figures_with_a_character_that_no_font_has_are_reported(record, tmp_path
 
 def test_the_model_is_loaded_as_the_command_allows(record, monkeypatch):
     received = []
-    monkeypatch.setattr("vitrine.explain.page.load_run", lambda _, **given: received.append(given) or sys.exit(9))
+    monkeypatch.setattr("vitrine.explain.page.open_run", lambda _, **given: received.append(given) or sys.exit(9))
     with pytest.raises(SystemExit):
         main([str(record.path), "--trust", "my_lab", "--allow-changed-code"])
     assert received == [{"trust": ["my_lab"], "allow_changed_code": True}]

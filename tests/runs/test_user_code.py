@@ -86,3 +86,10 @@ def test_a_module_that_was_imported_and_edited_before_it_is_named_is_not_stored(
     load(FOURIER)
     with pytest.raises(RunError, match=f"{LAB}/layers.py was edited after this process imported it"):
         store_code(record, config)
+
+
+def test_a_module_that_has_replaced_itself_counts_as_what_its_file_holds(config, monkeypatch):
+    monkeypatch.setattr(source_code, "_imported", {})
+    monkeypatch.setitem(sys.modules, f"{LAB}.layers", object())
+    source_code.remember_sources(FOURIER)
+    assert not source_code.edited_since_import(FOURIER)

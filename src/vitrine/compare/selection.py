@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitrine.config.schema import MAX_SEED
 from vitrine.runs.provenance import program
 from vitrine.runs.user_code import trust_overrides
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DRAWS = 1000  # of a bootstrap
 MAX_LISTED = 10  # fresh seeds in a command; more are a range
@@ -30,21 +33,23 @@ def corrected_for_selection(means: Sequence[float], errors: Sequence[float], *, 
         errors: (K,) standard errors of these means, without what moves all of them alike (:func:`own_variance`).
         lower_is_better: whether the lowest is the best.
     """
-    if lower_is_better:
-        return -corrected_for_selection([-mean for mean in means], errors, lower_is_better=False)
-    return max(means) - _luck_of_highest(means, errors)
-
-
-def _luck_of_highest(truths: Sequence[float], errors: Sequence[float]) -> float:
-    """What the highest of several values owes to its error on average, where they are normal around ``truths``."""
     import numpy as np
 
-    ranked = sorted(zip(truths, errors, strict=True))  # one result, whatever their order
-    truth, error = np.array(ranked).T
-    half = np.random.default_rng(0).normal(size=(DRAWS // 2, len(truth)))
-    drawn = error * np.concatenate([half, -half])  # so that one far ahead of the others loses nothing, and none gains
-    winners = (truth + drawn).argmax(axis=1)
-    return float(drawn[range(DRAWS), winners].mean())
+    if lower_is_better:
+        return -corrected_for_selection([-mean for mean in means], errors, lower_is_better=False)
+    ranked = sorted(zip(means, errors, strict=True))  # one result, whatever their order
+    values, error = np.array(ranked).T
+    drawn = error * _normal_draws(len(values))
+    winners = (values + drawn).argmax(axis=1)
+    return float(values[-1] - drawn[range(DRAWS), winners].mean())
+
+
+def _normal_draws(count: int) -> "np.ndarray":
+    """Standard normal draws (DRAWS, count) in pairs of opposite sign: what is far ahead of others loses nothing."""
+    import numpy as np
+
+    half = np.random.default_rng(0).normal(size=(DRAWS // 2, count))
+    return np.concatenate([half, -half])
 
 
 def corrected_over_seeds(
@@ -92,14 +97,17 @@ def own_variance(groups: Sequence[Mapping[Hashable, float]]) -> float | None:
 
 
 def corrected_single_run(groups: Sequence[Sequence[float]], *, lower_is_better: bool) -> float | None:
-    """Return the best of all runs without what it owes to luck on average; ``None`` if chance can't be estimated.
+    """Return what the configuration of the best of all runs is worth; ``None`` if chance can't be estimated.
 
-    As :func:`corrected_for_selection`, where the truth about each run is the mean of its configuration.
+    That is its mean, without what the mean of a configuration with the best run owes to lucky trainings on average, by
+    the bootstrap of :func:`corrected_for_selection` in which runs vary around the mean of their configuration.
 
     Args:
         groups: values of the runs of each configuration, over seeds.
         lower_is_better: whether the lowest value is the best.
     """
+    import numpy as np
+
     if lower_is_better:
         highest = corrected_single_run([[-value for value in values] for values in groups], lower_is_better=False)
         return None if highest is None else -highest
@@ -107,9 +115,13 @@ def corrected_single_run(groups: Sequence[Sequence[float]], *, lower_is_better: 
     if freedom < 2:
         return None
     squares = sum((len(values) - 1) * variance(values) for values in groups if len(values) > 1)
-    truths = [fmean(values) for values in groups for _ in values]
-    luck = _luck_of_highest(truths, [math.sqrt(squares / freedom)] * len(truths))
-    return max(max(values) for values in groups) - luck
+    ranked = sorted(groups, key=lambda values: (max(values), fmean(values)))  # one result, whatever their order
+    truths = np.repeat([fmean(values) for values in ranked], [len(values) for values in ranked])
+    owners = np.repeat(range(len(ranked)), [len(values) for values in ranked])
+    drawn = math.sqrt(squares / freedom) * _normal_draws(len(truths))
+    winners = owners[(truths + drawn).argmax(axis=1)]
+    lucks = np.stack([drawn[:, owners == one].mean(axis=1) for one in range(len(ranked))], axis=1)
+    return float(fmean(ranked[-1]) - lucks[range(DRAWS), winners].mean())
 
 
 def luck_of(value: str, corrected: str) -> str:

@@ -92,7 +92,7 @@ class Table:
     def is_balanced(self) -> bool:
         """Whether every row of a main effect ran with every combination of the other columns, and every seed of it."""
         combinations = {other_values_of(key) for row in self.rows for key in row.runs}
-        return all(len(row.runs) == len(combinations) * row.seeds for row in self.rows)
+        return all(len(row.runs) == len(combinations) * len(set(map(repetition_in, row.runs))) for row in self.rows)
 
     def row(self, name: str) -> ConfigurationRow:
         """Find a row by its label, by a value that only it has, or by ``column=value,...`` that holds only for it.
@@ -176,8 +176,13 @@ def counted(counts: Collection[int], rows: Sequence[ConfigurationRow]) -> str:
 
 def seed_of(key: Hashable) -> Hashable:
     """Return the seed in a key of :attr:`ConfigurationRow.runs`; in cross-validation, the fold without the seed."""
-    last = key[-1] if isinstance(key, tuple) else key
+    last = repetition_in(key)
     return last.of_all_seeds if isinstance(last, Fold) else last
+
+
+def repetition_in(key: Hashable) -> Hashable:
+    """Return the seed, or the fold with its seed, in a key of :attr:`ConfigurationRow.runs`."""
+    return key[-1] if isinstance(key, tuple) else key
 
 
 def other_values_of(key: Hashable) -> tuple[Hashable, ...]:

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import os
 import struct
 import sys
 import sysconfig
@@ -93,8 +94,8 @@ def remember_sources(name: str) -> None:
         module = sys.modules.get(_module_of(path))
         if module is None:
             _imported[path] = text
-        else:
-            _imported.setdefault(path, text if _is_as_compiled(module) else "")  # it has no text that is known
+        elif path not in _imported:
+            _imported[path] = text if _is_as_compiled(module) else ""  # the text that was imported is not known
 
 
 def edited_since_import(name: str) -> list[str]:
@@ -104,8 +105,10 @@ def edited_since_import(name: str) -> list[str]:
 
 def _is_as_compiled(module: ModuleType) -> bool:
     """Whether a module's file has the time and size with which Python compiled it; true where that is not stored."""
-    spec = module.__spec__
+    spec = getattr(module, "__spec__", None)  # a module may have replaced itself by any object
     if sys.dont_write_bytecode or spec is None or spec.cached is None or spec.origin is None:
+        return True
+    if not os.access(Path(spec.cached).parent, os.W_OK):
         return True
     try:
         found = Path(spec.origin).stat()

@@ -20,7 +20,7 @@ from vitrine.explain.section import RunSection
 from vitrine.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 from vitrine.files import refuse_link_out
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
-from vitrine.inference.load import load_run
+from vitrine.inference.load import open_run
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import images_of
 from vitrine.runs.predictions import read_groups
@@ -99,7 +99,7 @@ def run_sections(
         RunError: its record is damaged.
         VitrineError: ``data_root`` is given, and its images are not those of the run.
     """
-    run = load_run(record.path, trust=trust, allow_changed_code=allow_changed_code)
+    run = open_run(record.path, trust=trust, allow_changed_code=allow_changed_code)
     images = RunImages(_result(record, trust), run, data_root)
     if data_root is not None:
         images.split  # noqa: B018 - raises here, not in a section, where a folder of the user's is wrong

@@ -310,7 +310,7 @@ def load_run(
     allow_changed_code: bool = False,
     checkpoint: int | None = None,
 ) -> LoadedRun:
-    """Open a run folder.
+    """Open a run folder, in a program that may change its working directory.
 
     Args:
         folder: the run folder.
@@ -322,7 +322,19 @@ def load_run(
     Raises:
         RunError: there is no run at ``folder``, or no checkpoint of this epoch.
     """
+    found = RunRecord.open(folder).path.absolute()
+    return open_run(found, trust=trust, target=target, allow_changed_code=allow_changed_code, checkpoint=checkpoint)
+
+
+def open_run(
+    folder: str | Path,
+    *,
+    trust: Collection[str] = (),
+    target: str = "",
+    allow_changed_code: bool = False,
+    checkpoint: int | None = None,
+) -> LoadedRun:
+    """Open a run folder as :func:`load_run` does, in a command, which shows its path as it was given."""
     record = RunRecord.open(folder)
     checkpoint_of(record, checkpoint)
-    record = RunRecord(record.path.absolute())  # it is read later, perhaps from another working directory
     return LoadedRun(record, prefixes(trust), target, allow_changed_code, checkpoint)

@@ -17,7 +17,7 @@ from vitrine.inference.brightness import Brightness
 from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.features_file import FeaturesFile
 from vitrine.inference.inputs import Listed, Pictures
-from vitrine.inference.load import LoadedRun, load_run
+from vitrine.inference.load import LoadedRun, open_run
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.reading import read_batches
 from vitrine.inference.report import Report
@@ -51,7 +51,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         ConfigError: ``options`` do not suit the runs, the pictures or this machine.
     """
     given: dict[str, Any] = {"trust": options.trust, "target": options.target or "", "checkpoint": options.checkpoint}
-    runs = [load_run(folder, allow_changed_code=options.allow_changed_code, **given) for folder in options.runs]
+    runs = [open_run(folder, allow_changed_code=options.allow_changed_code, **given) for folder in options.runs]
     classes = same_classes(runs)
     multi_label = runs[0].config.data.multi_label
     pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))

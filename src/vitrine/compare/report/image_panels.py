@@ -243,9 +243,9 @@ def _load(folder: Path | None, trust: tuple[str, ...], allow_changed_code: bool)
         raise RunError("the run is not on this machine")
     if not RunRecord(folder).best.is_file():
         raise RunError("its checkpoint is missing")
-    from vitrine.inference.load import load_run
+    from vitrine.inference.load import open_run
 
-    return load_run(folder, trust=trust, allow_changed_code=allow_changed_code)
+    return open_run(folder, trust=trust, allow_changed_code=allow_changed_code)
 
 
 def test_split(run: RunResult) -> Any:

@@ -14,7 +14,7 @@ from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
 from vitrine.inference.calibrate import TemperatureScaling
 from vitrine.inference.export.formats import ExportError, ExportRequest
-from vitrine.inference.load import LoadedRun, load_run
+from vitrine.inference.load import LoadedRun, open_run
 from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import versions
 
@@ -127,7 +127,7 @@ class ExportSource:
             RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust`` or
                 code that was edited; or the model has no features, and these are asked for.
         """
-        run = load_run(
+        run = open_run(
             request.record.path,
             trust=request.trust,
             target=request.target,
