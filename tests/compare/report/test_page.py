@@ -324,7 +324,9 @@ def test_effects_of_unequal_combinations_are_left_out_and_of_a_decision_nothing_
     known = tmp_path / "sweep.json"
     known.write_text(json.dumps({"trials": [], "decision": decision}))
     found = compare(load_results([tmp_path]))
-    assert "effects" not in [part.key for part in sections(found, RowStyles(found))]
+    (effects,) = [part for part in sections(found, RowStyles(found)) if part.key == "effects"]
+    assert not effects.plots
+    assert "Not shown: position and patch, since not every value ran with the same other" in effects.caption
     page = render(found, ["sweep"])
     assert "p-value" not in page, "of a decision, there are none"
     assert "they are simultaneous" not in page, "nor has it intervals before its first look"

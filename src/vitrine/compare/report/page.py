@@ -16,7 +16,7 @@ from vitrine.compare.report.parallel import parallel_coordinates
 from vitrine.compare.report.style import SYMBOLS, Plot, RowStyles
 from vitrine.compare.table_formats import cells, headings, split_command
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
-from vitrine.text import plural
+from vitrine.text import listed, plural
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_CLASSES = 100  # of a confusion matrix
@@ -89,10 +89,14 @@ def sections(compared: Comparison, styles: RowStyles) -> list[Section]:
         found.append(Section("curves", "Learning curves", plots=drawn))
     if drawn := plots.against_cost(compared, styles):
         found.append(Section("cost", "Cost", plots=drawn))
-    if drawn := plots.main_effects(compared, styles):
+    if columns := compared.configurations.columns:
+        drawn = plots.main_effects(compared, styles)
         caption = "The mean of each value over all values of the other columns"
         if any(np.isfinite(plot.traces[0]["error_y"]["array"]).any() for plot in drawn):
             caption += ", with its 95 % interval over seeds"
+        if len(drawn) < len(columns):
+            names = [styles.value(column) for column in columns if column not in [plot.title for plot in drawn]]
+            caption += f". Not shown: {listed(names)}, since not every value ran with the same other choices and seeds"
         found.append(Section("effects", "Main effects", f"{caption}.", drawn, side_by_side=True))
     if plot := parallel_coordinates(compared, styles):
         found.append(Section("parallel", plot.title, plots=[plot]))
