@@ -4,9 +4,9 @@ import json
 import re
 import shlex
 import shutil
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -477,11 +477,11 @@ def test_figures_with_a_character_that_no_font_has_are_reported(record, tmp_path
 
 
 def test_the_model_is_loaded_as_the_command_allows(record, monkeypatch):
-    received = []
-    monkeypatch.setattr("vitrine.explain.page.open_run", lambda _, **given: received.append(given) or sys.exit(9))
+    loaded = Mock(side_effect=SystemExit(9))
+    monkeypatch.setattr("vitrine.explain.page.LoadedRun", loaded)
     with pytest.raises(SystemExit):
         main([str(record.path), "--trust", "my_lab", "--allow-changed-code"])
-    assert received == [{"trust": ["my_lab"], "allow_changed_code": True}]
+    loaded.assert_called_once_with(record, ("my_lab",), allow_changed_code=True)
 
 
 def test_figures_do_not_leave_the_run_through_a_link(record, tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """The finding over seeds of a row against the baseline, in a sentence."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.row_mean import mean_of, on_these_images
+from vitrine.compare.selection import first_fresh_seed
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family
 from vitrine.compare.statistics import Difference, Plan, largest_spread
@@ -45,7 +47,7 @@ def seed_sentence(
     if size is not None and are_equal(tested, size):
         interval = f"{kind} {metric.signed(tested.low)} to {metric.signed(tested.high)}; {over}"
         return f"{names} are equal within {metric.size(size)} ({interval})"
-    return text + _power(row, baseline, tested, metric, family, size)
+    return text + _power([row, baseline], tested, metric, family, size)
 
 
 def _why_untested(row: ConfigurationRow, baseline: ConfigurationRow, tested: Difference, metric: Metric) -> str:
@@ -65,21 +67,19 @@ def _why_untested(row: ConfigurationRow, baseline: ConfigurationRow, tested: Dif
 
 
 def _power(
-    row: ConfigurationRow,
-    baseline: ConfigurationRow,
-    tested: Difference,
-    metric: Metric,
-    family: Family,
-    size: float | None,
+    rows: Sequence[ConfigurationRow], tested: Difference, metric: Metric, family: Family, size: float | None
 ) -> str:
-    """Return what these seeds can detect, or what it takes to detect ``size``, as it follows a finding."""
+    """Return what these seeds can detect, or what it takes to detect ``size``, as it follows a finding.
+
+    ``rows`` are the row and the baseline.
+    """
     count, paired = min(tested.counts), tested.shared > 0
     freedom_per_seed = tested.freedom / (tested.shared - 1) if paired else 1.0
     plan = Plan(tested.sd, paired, family, freedom_per_seed, tested.image_variance, tested.image_freedom)
     if size is None:
         shown = plan.detects(count, tested.freedom)
         seeds_each = f"{plural(count, 'seed')}{'' if paired else ' each'}"
-        mean = mean_of(baseline, metric).mean if metric.is_bounded else math.nan
+        mean = mean_of(rows[1], metric).mean if metric.is_bounded else math.nan
         if shown > max(mean, 1 - mean):
             return f"; {seeds_each} cannot detect any possible difference with 80 % power"
         return f"; smallest difference that {seeds_each} detect with 80 % power: {metric.short_magnitude(shown)}"
@@ -91,9 +91,9 @@ def _power(
         return f"{takes} more than 1,000 seeds"
     if needed <= count:
         return ""
-    known = [run.seed for side in (row, baseline) for run in side.runs.values() if isinstance(run.seed, int)]
-    fresh = f" seed={max(known) + 1}" if known else ""  # or it would count these seeds as new evidence
-    return f"{takes} up to {needed} fresh seeds, or sweep=decide{fresh}"
+    fresh = first_fresh_seed((run.seed for row in rows for run in row.runs.values()), needed)
+    # From seed 0 on, it would count the seeds of this comparison as new evidence.
+    return f"{takes} up to {needed} fresh seeds, or sweep=decide seed={fresh}"
 
 
 def withheld_sentence(

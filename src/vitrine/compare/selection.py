@@ -143,14 +143,21 @@ def fresh_seeds(seeds: Sequence[int], used: Iterable[object] = ()) -> str:
 
     They are above ``seeds`` and ``used``, or the lowest apart from them if there is no room above.
     """
-    taken = {*seeds, *(seed for seed in used if isinstance(seed, int))}
-    count, first = max(3, len(seeds)), max(taken, default=-1) + 1
-    if first + count - 1 > MAX_SEED:
-        starts = sorted({0, *(seed + 1 for seed in taken)})
-        first = next(start for start in starts if taken.isdisjoint(range(start, start + count)))
+    count = max(3, len(seeds))
+    first = first_fresh_seed([*seeds, *used], count)
     fresh = range(first, first + count)
     many = f"range({fresh.start},{fresh.stop})"
     return f"seed={many if len(fresh) > MAX_LISTED else ','.join(map(str, fresh))}"
+
+
+def first_fresh_seed(used: Iterable[object], count: int) -> int:
+    """Return the first of ``count`` seeds in a row that are above ``used``, or apart from them if there is no room."""
+    taken = {seed for seed in used if isinstance(seed, int)}
+    first = max(taken, default=-1) + 1
+    if first + count - 1 <= MAX_SEED:
+        return first
+    starts = sorted({0, *(seed + 1 for seed in taken)})
+    return next(start for start in starts if taken.isdisjoint(range(start, start + count)))
 
 
 def fresh_seeds_command(run: Path, facts: Mapping[str, Any], seeds: Sequence[int], used: Iterable[object] = ()) -> str:

@@ -129,13 +129,12 @@ def _own_files(config: TrainConfig) -> Iterator[Fault]:
     sources = f"is for data={listed(OWN_FILES)}"
     if data.storage == "disk":
         yield Fault("data.storage", "disk", f"{sources}: data={data.name} is always read into memory")
+    problem = f"{sources}: the images of data={data.name} are arrays of one size"
     if data.resize != "crop":
-        yield Fault("data.resize", data.resize, f"{sources}: the images of data={data.name} are arrays of one size")
+        yield Fault("data.resize", data.resize, problem)
     if data.crop_pct != 1:
-        problem = f"{sources}: the images of data={data.name} are arrays of one size"
         yield Fault("data.crop_pct", str(data.crop_pct), problem)
     if data.train_size is not None:
-        problem = f"{sources}: the images of data={data.name} are arrays of one size"
         yield Fault("data.train_size", size_override(data.train_size), problem)
     if tuple(data.levels) != LEVELS:
         yield Fault("data.levels", str(data.levels), f"{sources}: the images of data={data.name} are of 8 bits")

@@ -11,6 +11,7 @@ import numpy as np
 from vitrine.compare.load import RunResult, load_results
 from vitrine.compare.predictions import Predictions, correct_images
 from vitrine.compare.report.page import TEMPLATES
+from vitrine.config.trust import prefixes
 from vitrine.durations import clock
 from vitrine.errors import RunError, VitrineError, joined_lines
 from vitrine.explain.learned_sections import learned_sections
@@ -20,7 +21,7 @@ from vitrine.explain.section import RunSection
 from vitrine.figure_style import PRINT_DPI, inline_svg, report_boxes, save
 from vitrine.files import refuse_link_out
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
-from vitrine.inference.load import open_run
+from vitrine.inference.load import LoadedRun
 from vitrine.runs import RunRecord
 from vitrine.runs.facts import images_of
 from vitrine.runs.predictions import read_groups
@@ -99,7 +100,7 @@ def run_sections(
         RunError: its record is damaged.
         VitrineError: ``data_root`` is given, and its images are not those of the run.
     """
-    run = open_run(record.path, trust=trust, allow_changed_code=allow_changed_code)
+    run = LoadedRun(record, prefixes(trust), allow_changed_code=allow_changed_code)
     images = RunImages(_result(record, trust), run, data_root)
     if data_root is not None:
         images.split  # noqa: B018 - raises here, not in a section, where a folder of the user's is wrong

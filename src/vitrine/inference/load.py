@@ -41,6 +41,9 @@ class LoadedRun:
             is as of a run with this target alone.
         allow_changed_code: build the model even if the code of its parts was edited since training.
         checkpoint: the epoch of the model, of those that ``callbacks.keep_every`` kept; ``None`` for the best.
+
+    Raises:
+        RunError: there is no checkpoint of this epoch.
     """
 
     record: RunRecord
@@ -49,6 +52,10 @@ class LoadedRun:
     allow_changed_code: bool = False
     checkpoint: int | None = None
     _predictors: dict[str, Predictor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look for the checkpoint, without reading it."""
+        checkpoint_of(self.record, self.checkpoint)
 
     @cached_property
     def config(self) -> TrainConfig:
@@ -322,19 +329,5 @@ def load_run(
     Raises:
         RunError: there is no run at ``folder``, or no checkpoint of this epoch.
     """
-    found = RunRecord.open(folder).path.absolute()
-    return open_run(found, trust=trust, target=target, allow_changed_code=allow_changed_code, checkpoint=checkpoint)
-
-
-def open_run(
-    folder: str | Path,
-    *,
-    trust: Collection[str] = (),
-    target: str = "",
-    allow_changed_code: bool = False,
-    checkpoint: int | None = None,
-) -> LoadedRun:
-    """Open a run folder as :func:`load_run` does, in a command, which shows its path as it was given."""
-    record = RunRecord.open(folder)
-    checkpoint_of(record, checkpoint)
+    record = RunRecord(RunRecord.open(folder).path.absolute())
     return LoadedRun(record, prefixes(trust), target, allow_changed_code, checkpoint)

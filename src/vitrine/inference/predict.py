@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from vitrine.config.predict import PredictConfig
+from vitrine.config.trust import prefixes
 from vitrine.data.image_csv import LABEL, split_labels
 from vitrine.data.image_folder import unread_files
 from vitrine.errors import ConfigError, DataError, Fault, RunError
@@ -17,11 +18,12 @@ from vitrine.inference.brightness import Brightness
 from vitrine.inference.ensemble import Ensemble, same_classes
 from vitrine.inference.features_file import FeaturesFile
 from vitrine.inference.inputs import Listed, Pictures
-from vitrine.inference.load import LoadedRun, open_run
+from vitrine.inference.load import LoadedRun
 from vitrine.inference.predictor import Predictor
 from vitrine.inference.reading import read_batches
 from vitrine.inference.report import Report
 from vitrine.inference.results import Journal, Layout, Row, may_replace
+from vitrine.runs import RunRecord
 from vitrine.runs.provenance import available_cores
 from vitrine.text import did_you_mean, listed, nearest, one_line, plural
 from vitrine.training.console import quiet_libraries
@@ -50,8 +52,8 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         DataError: pictures cannot be listed, or a worker was killed.
         ConfigError: ``options`` do not suit the runs, the pictures or this machine.
     """
-    given: dict[str, Any] = {"trust": options.trust, "target": options.target or "", "checkpoint": options.checkpoint}
-    runs = [open_run(folder, allow_changed_code=options.allow_changed_code, **given) for folder in options.runs]
+    given = prefixes(options.trust), options.target or "", options.allow_changed_code, options.checkpoint
+    runs = [LoadedRun(RunRecord.open(folder), *given) for folder in options.runs]
     classes = same_classes(runs)
     multi_label = runs[0].config.data.multi_label
     pictures = pictures.labelled_by(next(iter(runs[0].config.data.targets), LABEL))

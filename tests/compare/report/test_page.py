@@ -339,7 +339,7 @@ def test_effects_of_unequal_combinations_are_left_out_and_of_a_decision_nothing_
 def test_a_second_page_shows_the_model_that_a_run_has_by_then(tmp_path, write_run, monkeypatch):
     RunRecord(write_run(tmp_path, predictions=False)).best.touch()
     load = Mock(return_value=SimpleNamespace(model=None))
-    monkeypatch.setattr("vitrine.inference.load.open_run", load)
+    monkeypatch.setattr("vitrine.inference.load.LoadedRun", load)
     found = compare(load_results([tmp_path]))
     for _ in range(2):
         assert "has no position embeddings" in render(found, ["sweep"])

@@ -241,11 +241,12 @@ def _load(folder: Path | None, trust: tuple[str, ...], allow_changed_code: bool)
     """The run with its model; attention and positions share it."""
     if folder is None:
         raise RunError("the run is not on this machine")
-    if not RunRecord(folder).best.is_file():
+    record = RunRecord.open(folder)
+    if not record.best.is_file():
         raise RunError("its checkpoint is missing")
-    from vitrine.inference.load import open_run
+    from vitrine.inference.load import LoadedRun
 
-    return open_run(folder, trust=trust, allow_changed_code=allow_changed_code)
+    return LoadedRun(record, trust, allow_changed_code=allow_changed_code)
 
 
 def test_split(run: RunResult) -> Any:

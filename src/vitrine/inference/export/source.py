@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitrine.config.schema import LEVELS
+from vitrine.config.trust import prefixes
 from vitrine.data.preparation import Preparation, normalised
 from vitrine.errors import first_line
 from vitrine.inference.calibrate import TemperatureScaling
 from vitrine.inference.export.formats import ExportError, ExportRequest
-from vitrine.inference.load import LoadedRun, open_run
+from vitrine.inference.load import LoadedRun
 from vitrine.models import VisionTransformer
 from vitrine.runs.provenance import versions
 
@@ -127,13 +128,8 @@ class ExportSource:
             RunError: the checkpoint is missing, damaged or refused, or names code outside ``request.trust`` or
                 code that was edited; or the model has no features, and these are asked for.
         """
-        run = open_run(
-            request.record.path,
-            trust=request.trust,
-            target=request.target,
-            allow_changed_code=request.allow_changed_code,
-            checkpoint=request.checkpoint,
-        )
+        trust = prefixes(request.trust)
+        run = LoadedRun(request.record, trust, request.target, request.allow_changed_code, request.checkpoint)
         source = cls(request, run)
         _ = source.reference, request.features and source.run.feature_size
         return source

@@ -19,13 +19,13 @@ from vitrine.config.model import ViTConfig
 from vitrine.config.parts import parts_of
 from vitrine.config.schema import LEVELS
 from vitrine.config.targets import named_for
-from vitrine.config.trust import TRUST_ALL
+from vitrine.config.trust import TRUST_ALL, prefixes
 from vitrine.data.decode import MODES
 from vitrine.errors import RunError, VitrineError, first_line
 from vitrine.figure_style import ATTENTION, evenly, hex_colours
 from vitrine.inference.calibrate import TemperatureScaling, calibrate_export
 from vitrine.inference.html_page import check_page, script_json, templates_in, write_page_file
-from vitrine.inference.load import LoadedRun, open_run
+from vitrine.inference.load import LoadedRun
 from vitrine.inference.page.describe import describe, encode, weights_of
 from vitrine.inference.run_data import test_images
 from vitrine.models import VisionTransformer
@@ -102,7 +102,7 @@ def write_page(
     path = to or record.path / named_for(target, "page.html")
     check_page(path)
     _check(record)
-    run = open_run(folder, trust=trust, target=target)
+    run = LoadedRun(record, prefixes(trust), target)
     samples = sample_images(run, data_root)
     calibration = _calibrated(run, dtype, data_root) if calibrate else None
     temperature = 1.0 if calibration is None else calibration.temperature
