@@ -325,6 +325,21 @@ def test_a_prediction_beyond_the_datas_classes_has_its_number(tmp_path):
     assert draw_attention(RunRecord.create(tmp_path, "word"), module, split, list("0123456789")).exists()
 
 
+def test_several_labels_of_an_image_stand_beside_its_attention(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr("vitrine.training.plots.attention", lambda *shown: given.extend(shown[2:]) or Figure())
+    config = compose(["model=vit_nano", "model.depth=1", f"paths.output_dir={tmp_path}"])
+    module = Classifier(config, steps=0, images_per_step=0)
+    with torch.no_grad():
+        module.model.head.weight.zero_()
+        module.model.head.bias.copy_(torch.tensor([5.0, -5.0, 1.0, *[-1.0] * 7]))
+    labels = torch.tensor([[1.0, 1.0, *[0.0] * 8], [0.0] * 10])
+    split = Split(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), labels)
+    classes = ["cat", "dog", "owl", *"0123456"]
+    draw_attention(RunRecord.create(tmp_path, "word"), module, split, classes)
+    assert given == [["cat, dog", "none"], ["cat, owl", "cat, owl"], classes]
+
+
 def test_a_prediction_beyond_the_datas_classes_counts_as_wrong(tmp_path, monkeypatch):
     titles = []
     monkeypatch.setattr(Figure, "suptitle", lambda figure, text, **_: titles.append(text))
