@@ -209,10 +209,13 @@ def test_a_teacher_that_is_unfinished_or_had_images_resized_otherwise_is_reporte
     run = edited(teacher, tmp_path / "run", status="interrupted")
     config = taught(tmp_path, run)
     config.data.resize, config.data.crop_pct = "pad", 0.9
-    notes = Distillation.prepare(config, DIGITS).notes(ImageDataModule(config))
+    data = ImageDataModule(config)
+    notes = Distillation.prepare(config, DIGITS).notes(data)
     assert f"distill.teacher={run} is interrupted, not finished: its best epoch so far teaches" in notes
     assert f"distill.teacher={run} was trained with data.resize=crop, not pad" in notes
     assert f"distill.teacher={run} was trained with data.crop_pct=1.0, not 0.9" in notes
+    config.data.train_size = 64
+    assert "crop_pct" not in str(Distillation.prepare(config, DIGITS).notes(data))
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,10 @@ class Distillation:
         found = [leakage(name, self.record, data)]
         if status != "finished":
             found.append(f"{name} is {status}, not finished: its best epoch so far teaches")
-        for key in ("resize", "crop_pct"):
-            theirs, ours = (getattr(config, key) for config in (self.trained.data, data.config.data))
+        both = self.trained.data, data.config.data
+        has_crops = any(config.train_size is not None for config in both)  # then crop_pct is of evaluation
+        for key in ("resize",) if has_crops else ("resize", "crop_pct"):
+            theirs, ours = (getattr(config, key) for config in both)
             if theirs != ours:
                 found.append(f"{name} was trained with data.{key}={theirs}, not {ours}")
         return found
