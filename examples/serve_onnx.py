@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             with SLOTS:
                 code, found = 200, answer(MODEL.run(None, {"images": prepared(content)[None]})[0][0])
         except Exception as error:
-            code, found = 400, {"error": str(error)}
+            code, found = 400, {"error": str(error).partition(" <_io")[0]}  # Pillow adds the address of the bytes
         self.send_response(code)
         self.end_headers()
         self.wfile.write(json.dumps(found).encode())

@@ -160,6 +160,7 @@ def test_onnxruntime_serves_an_export_without_vitrine(serve, picture, noise, hug
     for bad in (b"no picture", b"", huge, of_rare_format(picture), of_floats()):
         assert ask(address, bad)[0] == 400
     assert "exceeds limit of 25000000 pixels" in ask(address, huge)[1]["error"]
+    assert ask(address, b"no picture") == (400, {"error": "cannot identify image file"})
     assert ask(address, bytes(20_000_001))[0] in (400, None)
     with socket.create_connection(("127.0.0.1", port)) as client:  # and leave it open, as if there was more to come
         client.settimeout(20)
