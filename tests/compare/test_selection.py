@@ -185,6 +185,12 @@ def test_runs_of_another_source_of_an_own_part_are_another_configuration(tmp_pat
     assert latest_by_configuration(runs, "val/acc") == [[runs[1]], [runs[2]]]
 
 
+def test_a_run_from_before_a_key_was_added_is_of_the_configuration_with_its_default(tmp_path):
+    configs = [{"seed": 0}, {"seed": 1, "optimizer.nesterov": False}, {"seed": 0, "optimizer.nesterov": True}]
+    runs = [entry(tmp_path / str(i), {"started": str(i)}, config) for i, config in enumerate(configs)]
+    assert latest_by_configuration(runs, "val/acc") == [runs[:2], runs[2:]]
+
+
 @pytest.mark.parametrize("config", [{"seed": [1]}, {"data.fold": 0, "data.folds": 3, "data.val_seed": [1]}])
 def test_a_seed_of_a_received_run_that_is_no_number_repeats_nothing(tmp_path, config):
     assert repetition_of(config, "name") == "name"

@@ -10,7 +10,9 @@ from typing import Any
 from vitrine.command.user_parts import options_keys, part_keys
 from vitrine.compare.folds import Fold, overlap_of
 from vitrine.compare.load import RunResult, as_typed
+from vitrine.config.keys import defaults
 from vitrine.config.parts import is_dotted
+from vitrine.config.schema import TrainConfig
 from vitrine.config.serialize import omitted_value
 from vitrine.config.sweep import facts_of
 from vitrine.errors import RunError
@@ -248,12 +250,16 @@ def distinguishes(key: str, data: str) -> bool:
     return facts.in_comparisons and facts.affects(data)
 
 
+_defaults = cache(defaults)
+
+
 def configuration_key(config: Mapping[str, Any], data: str) -> str:
     """Return the values of a flat configuration that distinguish it on the data source ``data``.
 
-    Those of seeds and folds do not, nor does the division into folds.
+    Those of seeds and folds do not, nor does the division into folds. A key that the run's version of vitrine did not
+    have yet counts as its default.
     """
-    known = {key: config[key] for key in config if distinguishes(key, data)}
+    known = {key: value for key, value in {**_defaults(TrainConfig), **config}.items() if distinguishes(key, data)}
     if Fold.of(config):
         known.pop("data.val_seed", None)
     return json.dumps(known, sort_keys=True, default=str)
