@@ -88,7 +88,7 @@ def test_the_start_shows_the_size_of_images_to_train_on(console, tmp_path):
     config = composed("model=vit_nano", "position=learned", "trainer.precision=32-true", *given)
     config = replace(config, data=replace(config.data, train_size=[12, 20]))
     show(console, config, RunRecord(tmp_path), Hardware("cpu", 1, "32-true", "sdpa", "CPU"))
-    assert "digits: 8x16x1, in training crops of 12x20, 10 classes; 1,294 train" in printed(console)
+    assert "digits: 8x16x1, in training cropped from 12x20, 10 classes; 1,294 train" in printed(console)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def show_start(
     targets = [plural(count, "class", "classes") for count in data.classes_per_target]
     if len(data.targets) > 1:
         targets = [f"{name} of {count}" for name, count in zip(data.targets, targets, strict=True)]
-    cropped = "" if data.train_size is None else f", in training crops of {format_size(data.train_size)}"
+    cropped = "" if data.train_size is None else f", in training cropped from {format_size(data.train_size)}"
     layout = f"{format_size(data.image_size)}x{data.in_channels}{cropped}, {listed(targets)}"
     split = ", ".join(f"{count:,} {name}" for name, count in sizes.items() if count)
     epochs = plural(config.trainer.max_epochs, "epoch")
