@@ -26,12 +26,20 @@ def test_pixels_are_those_of_torchvision_for_the_same_box(numbered, height, widt
     crop, draws = RandomResizedCrop([0.08, 1.0], size), draws_of(40)
     cropped = crop(images, draws)
     assert cropped.dtype is torch.uint8
-    assert torch.equal(crop(images[7:9], draws[7:9]), cropped[7:9]), "whatever the batch"
     boxes = crop.boxes(draws, height, width).tolist()
     assert len({tuple(box) for box in boxes}) > 35
     for image, result, box in zip(images, cropped, boxes, strict=True):
         theirs = resized_crop(image, *box, list(size), antialias=True).int()
         assert (result.int() - theirs).abs().max() <= 1  # their uint8 arithmetic rounds weights
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_crop_does_not_depend_on_its_batch(channels):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (9, channels, 448, 448), dtype=torch.uint8, generator=generator)
+    crop, draws = RandomResizedCrop([0.08, 1.0], (224, 224)), draws_of(9)
+    alone = [crop(images[row : row + 1], draws[row : row + 1]) for row in range(9)]
+    assert torch.equal(torch.cat(alone), crop(images, draws))
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 48), (20, 200)])

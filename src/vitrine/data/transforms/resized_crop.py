@@ -84,4 +84,5 @@ def _scaled(rows: Tensor, start: Tensor, length: Tensor, count: int) -> Tensor:
     weights = (weights / weights.sum(dim=2, keepdim=True)).flatten(0, 1).float()
     near = (near.clamp(0, available - 1) + available * torch.arange(batch)[:, None, None]).flatten(0, 1)
     weights, near = to_device_of(weights, rows), to_device_of(near, rows)
-    return F.embedding_bag(near, rows.flatten(0, 1), per_sample_weights=weights, mode="sum").view(batch, count, -1)
+    table = rows.flatten(0, 1).contiguous()  # as it is in any batch: others take a kernel that rounds differently
+    return F.embedding_bag(near, table, per_sample_weights=weights, mode="sum").view(batch, count, table.shape[1])
