@@ -140,6 +140,18 @@ def test_what_no_class_has_images_for_is_nan(label):
     assert found == pytest.approx(expected, nan_ok=True)
 
 
+def test_images_of_equal_logits_are_ties_also_at_a_probability_of_one_half():
+    logits = torch.randn(1000, 1).expand(-1, 2)
+    assert auroc(logits, torch.arange(1000) % 2) == 0.5
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1, 1]), torch.eye(3).long()[:, :2]])
+def test_every_metric_of_undefined_logits_is_undefined(labels):
+    found = measure(torch.tensor([[1.0, 0.0], [0.0, 1.0], [math.nan, 0.0]]), labels)
+    assert set(found) > {"auroc", "macro_f1"}
+    assert all(map(math.isnan, found.values()))
+
+
 def test_a_single_class_has_no_area_under_the_curve():
     assert auroc(torch.randn(4, 3), torch.tensor([1, 1, 1, 1])).isnan()
 

@@ -72,15 +72,15 @@ def auroc(logits: Tensor, labels: Tensor) -> Tensor:
 
 def _log_odds(logits: Tensor, classes: Sequence[int]) -> Iterator[Tensor]:
     """Yield log(p / (1 - p)) of the probability of each of ``classes``, (N,) float32, also where p would round to 1."""
-    top = logits.argmax(dim=1)
+    highest, top = logits.max(dim=1)
+    highest = highest.double()
     others = logits.scatter(1, top[:, None], -torch.inf)  # than the likeliest class
-    total, rest = (
-        torch.cat([part.double().logsumexp(dim=1) for part in given.tensor_split(4)]) for given in (logits, others)
-    )
+    rest = torch.cat([part.double().logsumexp(dim=1) for part in others.tensor_split(4)])
+    total = 1 + (rest - highest).exp()  # relative to the likeliest class
     for one in classes:
         of_class = logits[:, one].double()
-        log_p = of_class - total
-        yield torch.where(top == one, of_class - rest, log_p - torch.log1p(-log_p.exp())).float()
+        below = of_class - highest
+        yield torch.where(top == one, of_class - rest, below - (total - below.exp()).log()).float()
 
 
 def _mean_area(classes: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
@@ -189,7 +189,7 @@ def _own(name: str, metric: Function, logits: Tensor, labels: Tensor) -> float:
 def measure(
     logits: Tensor, labels: Tensor, names: Iterable[str] | None = None, own: Mapping[str, Function] = NO_METRICS
 ) -> dict[str, float]:
-    """Return metrics by name; ``top5_acc`` with more than five classes only.
+    """Return metrics by name, NaN if a logit is; ``top5_acc`` with more than five classes only.
 
     Args:
         logits: (N, num_classes), float32 or float64.
@@ -201,6 +201,8 @@ def measure(
     functions = {**(MULTI_LABEL_FUNCTIONS if multi_label else FUNCTIONS), **own}
     chosen = (*extra_metrics(multi_label=multi_label), *own) if names is None else names
     possible = [name for name in chosen if name != "top5_acc" or logits.shape[1] > 5]
+    if logits.isnan().any():  # an order of them means nothing
+        return dict.fromkeys(possible, math.nan)
     return {name: float(functions[name](logits, labels)) for name in possible}
 
 
