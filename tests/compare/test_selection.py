@@ -90,21 +90,30 @@ def test_chance_is_estimated_from_seeds():
     assert corrected_over_seeds(rows[:2], lower_is_better=False) is None
 
 
-@pytest.mark.parametrize(("rows", "seeds", "left"), [(1, 3, 0.15), (1, 10, 0.15), (12, 3, 0.4)])
-def test_the_luck_of_a_run_is_taken_off_where_configurations_are_equal(rows, seeds, left):
+@pytest.mark.parametrize(
+    ("rows", "seeds", "shared", "left"), [(1, 3, 0, 0.15), (1, 10, 0, 0.15), (12, 3, 0, 0.2), (12, 3, 2, 0.2)]
+)
+def test_the_luck_of_a_run_is_taken_off_where_configurations_are_equal(rows, seeds, shared, left):
+    """What a seed adds to all of them, ``shared``, is no luck of one."""
     rng = np.random.default_rng(0)
-    runs = rng.normal(size=(400, rows, seeds)).tolist()
-    assert abs(np.mean([corrected_single_run(groups, lower_is_better=False) for groups in runs])) < left
+    effects = shared * rng.normal(size=(400, 1, seeds))
+    runs = effects + rng.normal(size=(400, rows, seeds))
+    corrected = [
+        corrected_single_run([dict(enumerate(row)) for row in groups], lower_is_better=False)
+        for groups in runs.tolist()
+    ]
+    assert abs(np.mean(corrected - effects.mean(axis=(1, 2)))) < left
 
 
 def test_a_single_run_keeps_what_its_configuration_is_better_by():
-    groups = [[0.90, 0.92], [0.95, 0.97], [0.91, 0.93]]
+    groups = [{0: 0.90, 1: 0.92}, {2: 0.95, 3: 0.97}, {4: 0.91, 5: 0.93}]
     corrected = corrected_single_run(groups, lower_is_better=False)
     assert 0.95 < corrected <= 0.96
-    assert corrected_single_run([[0.96, 0.97, 0.98]], lower_is_better=False) == pytest.approx(0.97), "there is no other"
-    negative = [[-value for value in values] for values in groups]
+    alone = corrected_single_run([{0: 0.96, 1: 0.97, 2: 0.98}], lower_is_better=False)
+    assert alone == pytest.approx(0.97), "there is no other"
+    negative = [{seed: -value for seed, value in values.items()} for values in groups]
     assert corrected_single_run(negative, lower_is_better=True) == -corrected
-    assert corrected_single_run([[0.9, 0.91]], lower_is_better=False) is None
+    assert corrected_single_run([{0: 0.9, 1: 0.91}], lower_is_better=False) is None
 
 
 @pytest.mark.parametrize(("rows", "seeds", "shared"), [(4, 3, 0.9), (4, 5, 0.7), (10, 3, 0.5), (4, 3, 0.0)])

@@ -62,7 +62,7 @@ def luck_sentence(
     """
     if sum(map(len, configurations)) < 2:
         return ""
-    groups = [[float(run.metrics[metric]) for run in runs] for runs in configurations]
+    groups = [{repetition_of(run.config, run.path): run.metrics[metric] for run in runs} for runs in configurations]
     value = float(best.metrics[metric])
     corrected = corrected_single_run(groups, lower_is_better=lower_is_better(metric))
     part = luck_of(f"{value:.4f}", "" if corrected is None else f"{corrected:.4f}")

@@ -5,7 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from vitrine.config.schema import MAX_SEED
@@ -96,29 +96,30 @@ def own_variance(groups: Sequence[Mapping[Hashable, float]]) -> float | None:
     return None if freedom < 2 else float(((observed - model @ found) ** 2).sum()) / freedom
 
 
-def corrected_single_run(groups: Sequence[Sequence[float]], *, lower_is_better: bool) -> float | None:
+def corrected_single_run(groups: Sequence[Mapping[Hashable, float]], *, lower_is_better: bool) -> float | None:
     """Return what the configuration of the best of all runs is worth; ``None`` if chance can't be estimated.
 
     That is its mean, without what the mean of a configuration with the best run owes to lucky trainings on average, by
-    the bootstrap of :func:`corrected_for_selection` in which runs vary around the mean of their configuration.
+    the bootstrap of :func:`corrected_for_selection` in which runs vary by :func:`own_variance` around the mean of their
+    configuration.
 
     Args:
-        groups: values of the runs of each configuration, over seeds.
+        groups: values by seed of each configuration.
         lower_is_better: whether the lowest value is the best.
     """
     import numpy as np
 
     if lower_is_better:
-        highest = corrected_single_run([[-value for value in values] for values in groups], lower_is_better=False)
+        negative = [{seed: -value for seed, value in values.items()} for values in groups]
+        highest = corrected_single_run(negative, lower_is_better=False)
         return None if highest is None else -highest
-    freedom = sum(len(values) - 1 for values in groups)
-    if freedom < 2:
+    if (own := own_variance(groups)) is None:
         return None
-    squares = sum((len(values) - 1) * variance(values) for values in groups if len(values) > 1)
-    ranked = sorted(groups, key=lambda values: (max(values), fmean(values)))  # one result, whatever their order
+    ranked = [[*values.values()] for values in groups]
+    ranked.sort(key=lambda values: (max(values), fmean(values)))  # one result, whatever their order
     truths = np.repeat([fmean(values) for values in ranked], [len(values) for values in ranked])
     owners = np.repeat(range(len(ranked)), [len(values) for values in ranked])
-    drawn = math.sqrt(squares / freedom) * _normal_draws(len(truths))
+    drawn = math.sqrt(own) * _normal_draws(len(truths))
     winners = owners[(truths + drawn).argmax(axis=1)]
     lucks = np.stack([drawn[:, owners == one].mean(axis=1) for one in range(len(ranked))], axis=1)
     return float(fmean(ranked[-1]) - lucks[range(DRAWS), winners].mean())
