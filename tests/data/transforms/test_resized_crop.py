@@ -26,6 +26,7 @@ def test_pixels_are_those_of_torchvision_for_the_same_box(numbered, height, widt
     crop, draws = RandomResizedCrop([0.08, 1.0], size), draws_of(40)
     cropped = crop(images, draws)
     assert cropped.dtype is torch.uint8
+    assert torch.equal(crop(images[7:9], draws[7:9]), cropped[7:9]), "whatever the batch"
     boxes = crop.boxes(draws, height, width).tolist()
     assert len({tuple(box) for box in boxes}) > 35
     for image, result, box in zip(images, cropped, boxes, strict=True):
