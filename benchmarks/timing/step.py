@@ -102,6 +102,7 @@ def training_step(config: TrainConfig, images: Tensor, labels: Tensor, compiled:
     hardware = choose_hardware(config)
     model = VisionTransformer(replace(config.model, attention_kernel=hardware.attention_kernel))
     model.to(images.device).train()
+    model.activation_checkpointing = config.trainer.activation_checkpointing
     if compiled != "nothing":
         compile_parts(model, compiled)
     optimizer = build_optimizer(config.optimizer, model)
