@@ -259,6 +259,7 @@ def _speed_rows(speed: Mapping[str, float | None]) -> dict[str, str]:
         rows["model FLOP/s"] += "" if promised is None else f", {promised:.0%} of the datasheet's"
     if "startup_seconds" in speed:
         rows["start-up"] = f"{speed['startup_seconds']:.1f} s"
+    if (speed.get("compile_seconds") or 0) >= 1:  # less is the time to decide that compilation doesn't pay off
         rows["compiler"] = f"{speed['compile_seconds']:.1f} s, included in the training time"
     return rows
 
