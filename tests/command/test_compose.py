@@ -163,6 +163,22 @@ def test_faults_of_overrides_and_of_the_whole_are_reported_together(refusal):
     }
 
 
+@pytest.mark.parametrize(
+    ("choice", "key", "nearest", "others"),
+    [
+        ("data=image_folder", "data.train_size=2", "data=imagefolder", {"data.root", "data.train_size"}),
+        ("optimizer=sdg", "optimizer.momentum=0.9", "optimizer=sgd", set()),
+        ("patch=5", "data.image_size=10", "model.patch_size=5", set()),
+        ("patch=5", "data.image_size=12", "model.patch_size=5", {"model.patch_size"}),
+    ],
+)
+def test_beside_an_unknown_choice_keys_are_checked_against_the_nearest(refusal, choice, key, nearest, others):
+    unknown, *found = refusal(choice, key)
+    assert unknown.nearest == nearest
+    assert {fault.key for fault in found} == others
+    assert not any("digits" in fault.problem for fault in found)
+
+
 def test_a_value_that_cannot_be_read_is_not_also_reported_as_missing(refusal):
     (fault,) = refusal("data=imagefolder", "data.root=~nobody.there/x")
     assert fault.problem.startswith("cannot be read: unexpected '~'")

@@ -32,7 +32,7 @@ def fault(check):
 
     def call(argument, **options):
         sound, (found,) = check(argument, **options)
-        assert sound == []
+        assert argument not in sound
         return found
 
     return call
@@ -310,7 +310,7 @@ def test_an_unknown_function_or_tag_comes_with_the_known_ones(fault, value, prob
 
 def test_all_faults_are_reported_at_once_and_the_sound_overrides_kept(check):
     sound, found = check("lr=1", "model=vit_nano", "model.dim=x", "nonsense", "seed=3", "data=mnits")
-    assert sound == ["model=vit_nano", "seed=3"]
+    assert sound == ["model=vit_nano", "seed=3", "data=mnist"]  # the last as it is meant
     assert [one.key for one in found] == ["lr", "model.dim", "nonsense", "data"]
     assert found[-1].nearest == "data=mnist"
 
@@ -430,7 +430,7 @@ def test_only_groups_whose_choices_can_be_combined_take_a_list(check):
             assert (len(sound), found) == (1, [])
         else:
             assert [fault.key for fault in found] == [group]
-            assert sound == []
+            assert f"{group}=[" not in "".join(sound)
     (fault,) = check("position=[learned,rope]")[1]
     problem = "takes one choice; in a multirun, one of several at a time"
     assert fault == Fault("position", "[learned,rope]", problem, "-m position=learned,rope")

@@ -103,6 +103,8 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         faults += found
         if not found:
             sound.append(argument)
+        elif name in groups and re.match(r"[\w./]+=", found[0].nearest):
+            sound += quote([found[0].nearest])  # as it is meant: further keys are checked against it
     return sound, faults
 
 
