@@ -1,15 +1,16 @@
 """The best row of a table: which rows it may be, and how good it is without what it owes to having been chosen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.row_mean import mean_of, on_these_images
+from vitrine.compare.row_tests import RowTests
 from vitrine.compare.run_groups import MAX_LISTED
 from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
-from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import ConfidenceInterval, Difference
+from vitrine.compare.simultaneous import Family
+from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.text import listed, plural
 
@@ -17,12 +18,7 @@ SEVERAL = 3  # rows from which a mean is the best of many
 
 
 def may_be_best(
-    table: Table,
-    metric: Metric,
-    baseline: ConfigurationRow,
-    pooled: PooledVariance | None,
-    difference: Callable[..., Difference],
-    left_out: int = 0,
+    table: Table, baseline: ConfigurationRow, tests: RowTests, left_out: int
 ) -> tuple[list[ConfigurationRow], str]:
     """Return the rows that are not worse than any with a better mean, with 95 % confidence (Hsu, 1984); the best first.
 
@@ -33,15 +29,14 @@ def may_be_best(
 
     Args:
         table: the rows.
-        metric: what they are compared by.
         baseline: the row that the others' verdicts are about.
-        pooled: the variance of all rows, if they share one.
-        difference: of two rows, ``difference(row, other, family)``.
+        tests: how rows are tested.
         left_out: number of configurations that could have been rows.
 
     Returns:
         The rows; and on which images that holds, if only on these: ``, on these 360 images``.
     """
+    metric, pooled = tests.metric, tests.pooled
     means = {row: mean_of(row, metric) for row in table.rows}
     if len(means) < 2 or min(mean.count for mean in means.values()) < MIN_SEEDS:
         return [], ""
@@ -54,7 +49,7 @@ def may_be_best(
         if pooled is not None:
             better_ones = [one for one in better_ones if one is ranked[0] or one is baseline]
         for better in better_ones:
-            found = difference(better, row, family)
+            found = tests.difference(better, row, family)
             where = where or on_these_images(better, found, metric)
             if (-found.high if metric.lower_is_better else found.low) > 0:  # false for NaN, which leaves a row in
                 break

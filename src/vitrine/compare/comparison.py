@@ -10,9 +10,10 @@ import numpy as np
 from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_losses, unequal_pairs
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
+from vitrine.compare.history import History
 from vitrine.compare.left_out import LeftOut
 from vitrine.compare.load import RunResult, RunResults
-from vitrine.compare.looks import Growth, interim_caveat, sweeps_of
+from vitrine.compare.looks import interim_caveat, sweeps_of
 from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.notes import notes
 from vitrine.compare.predictions import Predictions, with_common_groups
@@ -139,19 +140,17 @@ def compare(
     equal_labels = len({run.labels_hash for run in measured.runs if run.labels_hash}) == 1
     comparable = with_common_groups(measured.predictions) if equal_labels and not unequal else {}
     sweeps = sweeps_of(table)
-    growth = Growth.of(table, sweeps) if decision is None else None  # a decision allows for looks
+    unfinished = [*measured.unfinished, *(replace(run, status="diverged") for run in measured.diverged)]
+    history = History.of(table, sweeps, decision, left_out, unfinished)
     found = findings(
         table,
-        chosen,
         reference,
+        chosen,
         comparable,
-        difference_of_interest,
+        history,
+        difference_of_interest=difference_of_interest,
         all_pairs=selected,
         fixed_images=fixed_images,
-        decision=decision,
-        unfinished=[*measured.unfinished, *(replace(run, status="diverged") for run in measured.diverged)],
-        growth=growth,
-        left_out=left_out,
     )
     summaries = [summarise(row, chosen, target) for row in table.rows]
     summaries.sort(key=lambda summary: summary.interval.mean, reverse=not chosen.lower_is_better)
@@ -161,7 +160,7 @@ def compare(
         *unequal_pairs(table, reference),
         _grouped_caveat(measured, comparable, found),
         "" if table.is_balanced or not by else _unbalanced_caveat(by),
-        "" if growth is None else growth.caveat,
+        "" if history.growth is None else history.growth.caveat,
         interim_caveat(sweeps),
         *left_out.caveats,
     ]

@@ -91,6 +91,11 @@ class Table:
     superseded: list[RunResult]
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all rows ran with the same seeds, and with the same combinations of the other columns."""
+        return all(row.runs.keys() == self.rows[0].runs.keys() for row in self.rows)
+
+    @property
     def is_balanced(self) -> bool:
         """Whether every row of a main effect ran with every combination of the other columns, and every seed of it."""
         combinations = {other_values_of(key) for row in self.rows for key in row.runs}
