@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -64,18 +64,13 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
     with_features = features is not None
     named, labelled, measured = _with_labels(pictures, classes, notes, multi_label=multi_label, features=with_features)
     layout = Layout(options.top_k, options.confidence, multi_label, labelled)
-    for run in runs:
-        if (status := run.record.status) != "finished" and options.checkpoint is None:
-            note = f"{run.record.path} is {status}, not finished: its best epoch so far predicts"
-            notes.print(f"vitrine: {one_line(note)}")
+    _note_unfinished(runs if options.checkpoint is None else [], notes)
     with quiet_libraries(), ExitStack() as stack:
         predictors = [Predictor(run.model, run.config, options.accelerator, run.transform) for run in runs]
         # Options of the hardware are process-wide: those of a model that rounds nothing, if there is one.
         exact_first = sorted((one.hardware for one in predictors), key=lambda hardware: hardware.rounds)
         stack.enter_context(exact_first[0].set_up())
-        images_of = None
-        if options.attention is not None:
-            images_of = _attention_images(Path(options.attention), pictures, predictors[0])
+        images_of = None if options.attention is None else _attention_images(options.attention, pictures, predictors[0])
         report = Report(options, classes, layout, notes, pictures.label if measured else None)
         if options.calibrate:
             _calibrate(runs, predictors, options, report)
@@ -85,10 +80,7 @@ def predict(options: PredictConfig, pictures: Pictures) -> int:
         )
         journal = None
         if options.output is not None:
-            made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
-            if options.attention is not None:  # so that all pictures of the results get their maps
-                made_by["attention"] = str(Path(options.attention).absolute())
-            journal = stack.enter_context(Journal.open(Path(options.output), made_by))
+            journal = stack.enter_context(Journal.open(Path(options.output), _made_by(options, runs, ensemble)))
             for row in _resumed(journal, named):
                 report.count(row)
                 report.name_unreadable(row, " (before the command was interrupted)")
@@ -169,11 +161,26 @@ def _keep_files(options: PredictConfig, pictures: Pictures) -> None:
         raise ConfigError([Fault("output", str(output), problem)])
 
 
-def _attention_images(folder: Path, pictures: Pictures, predictor: Predictor) -> "AttentionImages":
+def _note_unfinished(runs: Iterable[LoadedRun], notes: Console) -> None:
+    for run in runs:
+        if (status := run.record.status) != "finished":
+            note = f"{run.record.path} is {status}, not finished: its best epoch so far predicts"
+            notes.print(f"vitrine: {one_line(note)}")
+
+
+def _made_by(options: PredictConfig, runs: list[LoadedRun], ensemble: Ensemble) -> dict[str, Any]:
+    """What the rows of a journal depend on, so that another command doesn't continue them."""
+    made_by = {"runs": [run.record.name for run in runs], **ensemble.identity(runs)}
+    if options.attention is not None:  # so that all pictures of the results get their maps
+        made_by["attention"] = str(Path(options.attention).absolute())
+    return made_by
+
+
+def _attention_images(target: str, pictures: Pictures, predictor: Predictor) -> "AttentionImages":
     """Return what writes the attention maps; raise ConfigError where one would replace a picture, or any other file."""
     from vitrine.inference.attention_images import AttentionImages
 
-    source = Path(pictures.source)
+    folder, source = Path(target), Path(pictures.source)
     of_folder = source.is_dir() and not pictures.is_stream
     if of_folder and folder.resolve().is_relative_to(source.resolve()):
         problem = f"must not be inside the pictures, input={source}"

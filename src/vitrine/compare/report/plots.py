@@ -20,6 +20,7 @@ from vitrine.compare.report.style import (
     five_digits,
     lines,
 )
+from vitrine.compare.table import ConfigurationRow
 from vitrine.figure_style import COLOURS, evenly, shorten
 from vitrine.text import listed
 
@@ -78,56 +79,82 @@ def means(compared: Comparison, styles: RowStyles) -> Plot:
 
 def curves(compared: Comparison, styles: RowStyles) -> list[Plot]:
     """Plot metrics over epochs: a line for the mean over seeds, a band from the lowest to the highest seed."""
-    plots = []
-    rows = [summary.row for summary in drawn_rows(compared)]
-    for name in CURVES:
-        metric, traces, last, longest, caption = Metric(name), [], {}, 0, ""
-        columns: dict[str, dict[int, float]] = {}  # of the table: of rows with a colour
-        for row in rows[::-1]:  # the best on top
-            epochs, mean, low, high = curve(row, name, MAX_POINTS)
-            if not len(epochs):
-                continue
-            longest = max(longest, epochs[-1])
-            colour, symbol, key = styles.style(row)
-            label, shared = styles.label(row), {"type": "scatter", "mode": "lines", "meta": {"row": key}}
-            mode = "lines" if len(epochs) > 1 else "markers"  # a line through one point is invisible
-            if row in styles.coloured:
-                mode = "lines+markers"
-                all_epochs, means, *_ = curve(row, name)
-                columns[styles.name(row)] = dict(zip(all_epochs, means.tolist(), strict=True))
-            if np.isfinite(mean[-1]):
-                last[styles.name(row)] = mean[-1]
-            if len(row.runs) > 1 and len(epochs) > 1:
-                x, y = [*epochs, *epochs[::-1]], five_digits(metric.factor * np.array([*high, *low[::-1]]))
-                band = {"fill": "toself", "fillcolor": _translucent(colour), "line": {"width": 0}, "hoverinfo": "skip"}
-                traces.append(shared | band | {"x": x, "y": y})
-                caption = " Bands span the lowest to the highest seed."
-            line = {
-                "x": epochs,
-                "y": five_digits(metric.factor * mean),
-                "name": label,
-                "mode": mode,
-                "line": {"color": colour, "width": 2},
-                "marker": {"color": colour, "symbol": symbol, "size": 8, "maxdisplayed": MAX_MARKERS},
-                "hovertemplate": f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
-            }
-            traces.append(shared | line)
-        if not traces:
+    plots = [_curves_of(Metric(name), compared, styles) for name in CURVES]
+    return [plot for plot in plots if plot is not None]
+
+
+def _curves_of(metric: Metric, compared: Comparison, styles: RowStyles) -> Plot | None:
+    """The plot of one metric; ``None`` if no run has it by epoch."""
+    traces: list[dict[str, Any]] = []
+    last: dict[str, float] = {}  # the mean at the last epoch
+    columns: dict[str, dict[int, float]] = {}  # of the table: of rows with a colour
+    longest = 0
+    for row in [summary.row for summary in drawn_rows(compared)][::-1]:  # the best on top
+        epochs, mean, low, high = curve(row, metric.name, MAX_POINTS)
+        if not len(epochs):
             continue
-        if last:
-            best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
-            value = f"the {metric.best} {metric.title}," if len(last) > 1 else f"a {metric.title} of"
-            caption = f"At its last epoch, {best} has {value} {metric.value(last[best])}.{caption}"
-        caption = f"{caption} {drawn_rows_note(compared)}".strip()
-        layout = {
-            "height": 420,
-            "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
-            "yaxis": {"title": {"text": metric.heading}},
-            "hovermode": "closest",
-        }
-        numbers = _by_epoch(columns, metric)
-        plots.append(Plot("Learning curves", caption, traces, layout, numbers, metric.title))
-    return plots
+        longest = max(longest, epochs[-1])
+        if row in styles.coloured:
+            all_epochs, means, *_ = curve(row, metric.name)
+            columns[styles.name(row)] = dict(zip(all_epochs, means.tolist(), strict=True))
+        if np.isfinite(mean[-1]):
+            last[styles.name(row)] = mean[-1]
+        if len(row.runs) > 1 and len(epochs) > 1:
+            traces.append(_band(row, epochs, metric.factor * low, metric.factor * high, styles))
+        traces.append(_line(row, epochs, mean, metric, styles))
+    if not traces:
+        return None
+    caption = "Bands span the lowest to the highest seed." if any("fill" in trace for trace in traces) else ""
+    if last:
+        best = (min if metric.lower_is_better else max)(last, key=lambda name: last[name])
+        value = f"the {metric.best} {metric.title}," if len(last) > 1 else f"a {metric.title} of"
+        caption = f"At its last epoch, {best} has {value} {metric.value(last[best])}. {caption}".strip()
+    layout = {
+        "height": 420,
+        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero", **whole_ticks(longest)},
+        "yaxis": {"title": {"text": metric.heading}},
+        "hovermode": "closest",
+    }
+    caption = f"{caption} {drawn_rows_note(compared)}".strip()
+    return Plot("Learning curves", caption, traces, layout, _by_epoch(columns, metric), metric.title)
+
+
+def _band(
+    row: ConfigurationRow, epochs: Sequence[int], low: np.ndarray, high: np.ndarray, styles: RowStyles
+) -> dict[str, Any]:
+    """From the lowest to the highest seed of a row."""
+    colour, _, key = styles.style(row)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "meta": {"row": key},
+        "fill": "toself",
+        "fillcolor": _translucent(colour),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "x": [*epochs, *epochs[::-1]],
+        "y": five_digits(np.array([*high, *low[::-1]])),
+    }
+
+
+def _line(
+    row: ConfigurationRow, epochs: Sequence[int], mean: np.ndarray, metric: Metric, styles: RowStyles
+) -> dict[str, Any]:
+    """A row's mean over seeds; with markers where it has a colour, or only one epoch, as which a line is invisible."""
+    colour, symbol, key = styles.style(row)
+    label = styles.label(row)
+    mode = "lines" if len(epochs) > 1 else "markers"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if row in styles.coloured else mode,
+        "meta": {"row": key},
+        "x": epochs,
+        "y": five_digits(metric.factor * mean),
+        "name": label,
+        "line": {"color": colour, "width": 2},
+        "marker": {"color": colour, "symbol": symbol, "size": 8, "maxdisplayed": MAX_MARKERS},
+        "hovertemplate": f"{label}, epoch %{{x}}: %{{y:.4~f}}{metric.unit}<extra></extra>",
+    }
 
 
 def _by_epoch(columns: dict[str, dict[int, float]], metric: Metric) -> list[list[str]]:
