@@ -1,6 +1,7 @@
 """The commands as typed: what they print and write, and their exit codes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -300,7 +301,20 @@ def test_evaluating_what_is_not_a_run_is_an_error(vitrine, tmp_path):
         assert code == 1
         assert expected in err
         assert "Traceback" not in err
-    assert "needs a run folder: python eval.py run=" in vitrine("eval")[2]
+    err = vitrine("eval")[2]
+    assert "needs a run folder: python eval.py run=" in err
+    assert "did you mean" not in err
+
+
+def test_where_no_run_is_given_the_newest_is_named(vitrine, tmp_path):
+    for name, at in (("newer", 2), ("older", 1)):
+        file = tmp_path / "outputs" / "runs" / name / "run.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        os.utime(file, (at, at))
+    newest = "did you mean run=outputs/runs/newer?"
+    for command in ("eval", "predict"):
+        assert newest in vitrine(command)[2]
 
 
 @pytest.mark.parametrize(

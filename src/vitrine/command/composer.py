@@ -46,6 +46,7 @@ from vitrine.config.trust import TRUST_ALL, is_trusted, refusal
 from vitrine.config.validate import resume_faults, train_faults
 from vitrine.data.own_files import NEEDED_ROOT, count_classes
 from vitrine.errors import ConfigError, DataError, Fault, RunError
+from vitrine.runs.nearest import newest_run
 from vitrine.runs.provenance import program
 from vitrine.runs.record import RunRecord, check_writable
 
@@ -196,8 +197,9 @@ class Composer:
         try:
             composed, found = self.composed(overrides)
             if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
-                start = program(self.command)
-                return None, [Fault(key, "", NEEDED[key].format(start)) for key in missing]
+                start, newest = program(self.command), newest_run(Path("outputs")) if "run" in missing else None
+                near = {} if newest is None else {"run": f"run={newest}"}
+                return None, [Fault(key, "", NEEDED[key].format(start), near.get(key, "")) for key in missing]
             with as_faults():
                 if self.command == "train" and composed.resume is None:
                     found += self._surroundings_faults(composed)

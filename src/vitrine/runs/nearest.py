@@ -18,12 +18,21 @@ def nearest_run_hint(path: Path) -> str:
         if around := [folder for folder in path.parents if (folder / "run.json").is_file()]:
             return did_you_mean(around[0])
         if path.is_dir():
-            files = [entry for entry in islice(_entries(path), MOST) if entry.name == "run.json"]
-            newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
-            return f"; the newest run in it is {Path(newest.path).parent}" if newest else ""
+            newest = newest_run(path)
+            return f"; the newest run in it is {newest}" if newest else ""
     except OSError:
         return ""
     return similar_path_hint(path, lambda folder: (folder / "run.json").exists())
+
+
+def newest_run(path: Path) -> Path | None:
+    """Return the run folder in ``path`` that was written to last, up to ``LEVELS`` deep; ``None`` if there is none."""
+    try:
+        files = [entry for entry in islice(_entries(path), MOST) if entry.name == "run.json"]
+        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+    except OSError:
+        return None
+    return None if newest is None else Path(newest.path).parent
 
 
 def _entries(root: Path) -> Iterator[os.DirEntry[str]]:
