@@ -396,7 +396,7 @@ def test_pairs_with_their_own_variances_are_corrected_by_bonferroni(tmp_path, wr
 
 
 def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run):
-    write_rows(write_run, tmp_path, learned=[0.90, 0.91, 0.92], rope=[0.95, 0.961, 0.97], none=[0.91, 0.90, 0.93])
+    write_rows(write_run, tmp_path, learned=[0.91, 0.92, 0.90], rope=[0.96, 0.94, 0.95], none=[0.91, 0.92, 0.93])
     plain, chosen = compared(tmp_path), compared(tmp_path, baseline="rope")
     assert not any("chosen by its result" in text for text in plain.caveats)
     assert any("intervals hold for all 3 pairs of rows" in text for text in chosen.caveats)
@@ -404,6 +404,8 @@ def test_a_baseline_chosen_by_its_result_counts_as_all_pairs(tmp_path, write_run
     assert tested.difference.corrected > tested.difference.p
     (plainly,) = [one for one in plain.findings.comparisons if one.row.label == "rope"]
     assert tested.difference.corrected > plainly.difference.corrected, "Tukey's of three pairs, and Dunnett's of two"
+    assert "Tukey's correction for all 3 pairs" in chosen.findings.method
+    assert "Dunnett's correction for 2 comparisons" in plain.findings.method
     assert not any("chosen by" in text for text in compared(tmp_path, baseline="none").caveats)
 
 

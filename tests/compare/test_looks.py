@@ -107,6 +107,13 @@ def test_rows_with_seeds_from_after_a_look_get_no_verdict(looked_at, write_run):
     assert not any("got more seeds" in text for text in compared(looked_at).caveats)
 
 
+def test_seeds_that_the_baseline_alone_got_after_a_look_withhold_every_verdict(looked_at, write_run):
+    add_seed(write_run, looked_at, learned=0.91)
+    found = compared(looked_at).findings
+    assert [tested.verdict for tested in found.comparisons] == ["inconclusive"] * 2
+    assert all("no verdict, since seeds were added after" in tested.sentences[0] for tested in found.comparisons)
+
+
 def test_seeds_that_were_asked_for_before_the_look_are_none_that_were_added(sweep, write_run):
     for seed in (3, 4):
         add_seed(write_run, sweep, seed, learned=0.91, rope=0.96, none=0.91)
@@ -253,6 +260,17 @@ def test_what_a_filter_leaves_out_of_a_sweep_counts(sweep, write_run):
         in tested.sentences[0]
     )
     assert found.findings.candidates == []
+
+
+def test_rows_share_no_variance_with_one_that_a_filter_leaves_out(tmp_path, write_run):
+    apart = {"learned": (0, 1, -1), "rope": (1, -1, 0), "none": (-1, 0, 1), "sincos2d": (0, -1, 1)}
+    for scheme, seeds in apart.items():
+        for seed, steps in enumerate(seeds):
+            add_seed(write_run, tmp_path, seed, **{scheme: 0.9 + steps / 100})
+    plan(tmp_path)
+    assert "common variance of all rows" in compared(tmp_path).findings.method
+    method = filtered(tmp_path, "position=learned,rope,none").findings.method
+    assert "; own variances (Levene's p = 1); Bonferroni's correction for 3 comparisons" in method
 
 
 def test_seeds_of_a_sweep_that_decided_are_not_left_out(sweep):
