@@ -32,8 +32,9 @@ def main() -> None:
         "checkpointing",
         title="Activation checkpointing",
         text=f"A step of `vit_tiny` on {BATCH} images of CIFAR-10 with and without "
-        "`trainer.activation_checkpointing=true`, on the CPU. Memory is the most that a step's tensors hold at one time, beside weights and the "
-        "optimizer's state. The C library keeps more for a process: see the peaks of whole commands.",
+        "`trainer.activation_checkpointing=true`, on the CPU. Memory is the most that a step's tensors hold at one "
+        "time, beside weights and the optimizer's state. The C library keeps more for a process: see the peaks of "
+        "whole commands.",
         columns=["step", "milliseconds", "tensors"],
         rows=[[name, milliseconds(times[name]), f"{peaks[name] / 1e6:.0f} MB"] for name in steps],
         claims={"a step of `vit_tiny` with activation checkpointing, against one without": claim},

@@ -46,11 +46,12 @@ def main() -> None:
     if data is None:
         print("\n".join(markdown_table(columns, rows)))
         return
+    precision = choose_hardware(compose(["model=vit_tiny", "accelerator=cpu"])).precision
     publish(
         "memory",
         title="Memory",
         text=f"Peak resident memory of `python train.py ...`: Python, PyTorch, all images, and {STEPS} training steps "
-        f"in {choose_hardware(compose(['model=vit_tiny', 'accelerator=cpu'])).precision}. "
+        f"with `trainer.precision={precision}`. "
         "`trainer.accumulate_grad_batches` computes a batch in parts, `trainer.activation_checkpointing` each block "
         "again in the backward pass.",
         columns=columns,

@@ -197,7 +197,8 @@ class Composer:
         try:
             composed, found = self.composed(overrides)
             if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
-                start, newest = program(self.command), newest_run(Path("outputs")) if "run" in missing else None
+                start = program(self.command)
+                newest = newest_run(Path("outputs")) if "run" in missing else None
                 near = {} if newest is None else {"run": f"run={newest}"}
                 return None, [Fault(key, "", NEEDED[key].format(start), near.get(key, "")) for key in missing]
             with as_faults():
