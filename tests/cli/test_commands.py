@@ -312,9 +312,13 @@ def test_where_no_run_is_given_the_newest_is_named(vitrine, tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text("{}")
         os.utime(file, (at, at))
-    newest = "did you mean run=outputs/runs/newer?"
     for command in ("eval", "predict"):
-        assert newest in vitrine(command)[2]
+        assert "did you mean run=outputs/runs/newer?" in vitrine(command)[2]
+    for command in (["report"], ["page"], ["export"], ["runs", "show"]):
+        code, _, err = vitrine(*command)
+        assert code == 2
+        assert re.search(r"required: RUN.*; the newest run is outputs/runs/newer$", err.strip())
+    assert vitrine("page", "outputs/runs/newer", "more")[2].strip().endswith("unrecognized arguments: more")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 from vitrine.errors import Interrupted, VitrineError
+from vitrine.runs.nearest import newest_run
 from vitrine.runs.provenance import program
 from vitrine.text import did_you_mean, nearest, report
 
@@ -16,7 +19,16 @@ FORMATS = ("png", "pdf", "svg")
 def make_parser(name: str, description: str | None) -> ArgumentParser:
     """A parser for ``vitrine NAME``, with its examples in the form in which the user started this command."""
     text = re.sub(r"^vitrine ([a-z-]+)", lambda match: program(match[1]), description or "", flags=re.MULTILINE)
-    return ArgumentParser(prog=program(name), description=text, formatter_class=RawDescriptionHelpFormatter)
+    return _Parser(prog=program(name), description=text, formatter_class=RawDescriptionHelpFormatter)
+
+
+class _Parser(ArgumentParser):
+    """Names the newest run where none is given."""
+
+    def error(self, message: str) -> NoReturn:
+        asks_for_run = re.search(r"required:.*\bRUN\b", message)
+        newest = newest_run(Path("outputs")) if asks_for_run else None
+        super().error(message if newest is None else f"{message}; the newest run is {newest}")
 
 
 def prefixes(text: str) -> list[str]:

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser_list.set_defaults(run_command=list_runs)
     parser_show = commands.add_parser("show", help="show everything about one run")
-    parser_show.add_argument("run")
+    parser_show.add_argument("run", metavar="RUN")
     parser_show.set_defaults(run_command=show)
     parser_diff = commands.add_parser("diff", help="show what differs between two runs")
     parser_diff.add_argument("runs", nargs=2, metavar="RUN")
