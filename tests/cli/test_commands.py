@@ -185,8 +185,8 @@ def test_all_faults_are_reported_at_once(train):
     done = train("depht=3", "optimizer.lr=fast", "optimizer.weight_decay=-1", "model.heads=5", "patch=5")
 
     assert done.returncode == 2
-    assert "5 faults" in done.stderr
-    for key in ("depht", "optimizer.lr", "optimizer.weight_decay", "model.heads", "patch"):
+    assert "6 faults" in done.stderr
+    for key in ("depht", "optimizer.lr", "optimizer.weight_decay", "model.heads", "patch", "model.patch_size"):
         assert re.search(rf"^  {re.escape(key)}", done.stderr, re.MULTILINE), key
 
 
