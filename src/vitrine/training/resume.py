@@ -17,7 +17,7 @@ from vitrine.config.serialize import from_plain, refuse_cut_short
 from vitrine.config.trust import TRUST_ALL, prefixes
 from vitrine.config.validate import resume_faults
 from vitrine.distributed.hardware import choose_hardware
-from vitrine.distributed.rendezvous import together
+from vitrine.distributed.rendezvous import Ranks, together
 from vitrine.errors import ConfigError, Fault, RunError
 from vitrine.runs import RunRecord
 from vitrine.runs.lock import Claim
@@ -95,15 +95,8 @@ def resume(
         _check(config, record, callbacks)
         if not allow_changed_code:
             refuse_edited(record, edited_parts(record, config))
-        stopped = ranks.share(lambda: _stopped_early(config, record)) if status == "finished" else ""
-        if status == "finished" and (stopped or config.trainer.max_epochs == planned):
-            if ranks.rank == 0:
-                longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
-                why = f"it {stopped}; it stays stopped" if stopped else longer
-                print(printable(f"{record.path} is finished; {why}"))
-                of_sweep, console = record.facts.get("group") is not None, text_console()
-                show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
-            return Result(record.metrics, record.path.absolute())
+        if status == "finished" and (finished := _nothing_left(config, record, planned, ranks)) is not None:
+            return finished
         config.distill.teacher = teacher_of(record, config.distill)
         state = recover(record) if ranks.rank == 0 else None
         if state is not None:
@@ -156,6 +149,19 @@ def _check(config: TrainConfig, record: RunRecord, callbacks: Sequence[Callback]
     if config.trainer.max_epochs < done:
         problem = f"must be >= {done}, the number of epochs done"
         raise ConfigError([Fault("trainer.max_epochs", str(config.trainer.max_epochs), problem)])
+
+
+def _nothing_left(config: TrainConfig, record: RunRecord, planned: int, ranks: Ranks) -> Result | None:
+    """Show the result of a finished run that stopped early, or has no epochs to come; ``None`` of another."""
+    stopped = ranks.share(lambda: _stopped_early(config, record))
+    if not stopped and config.trainer.max_epochs != planned:
+        return None
+    if ranks.rank == 0:
+        longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
+        print(printable(f"{record.path} is finished; {f'it {stopped}; it stays stopped' if stopped else longer}"))
+        of_sweep, console = record.facts.get("group") is not None, text_console()
+        show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
+    return Result(record.metrics, record.path.absolute())
 
 
 def _stopped_early(config: TrainConfig, record: RunRecord) -> str:
