@@ -99,7 +99,7 @@ def test_a_sweep_and_its_trials_go_where_hydra_sweep_says(train, tmp_path):
         (["debug=quick", "model.heads=5"], ["model.heads=5", "must divide the width"]),
         (["debug=quick", "resume=outputs/none"], ["resume=outputs/none", "is not a folder"]),
         (["image_size=32"], ["did you mean data.image_size?"]),
-        (["patch=5"], ["did you mean model.patch_size=5?"]),
+        (["patch=5", "data.image_size=10"], ["did you mean model.patch_size=5?"]),
         (["depth=5"], ["did you mean model.depth=5?"]),
         (["+new.key=1"], ["new.key", "there is no such key"]),
         (["nonsense=1"], ["nonsense", "there is no such key or group"]),
