@@ -170,6 +170,7 @@ def test_faults_of_overrides_and_of_the_whole_are_reported_together(refusal):
         ("optimizer=sdg", "optimizer.momentum=0.9", "optimizer=sgd", set()),
         ("patch=5", "data.image_size=10", "model.patch_size=5", set()),
         ("patch=5", "data.image_size=12", "model.patch_size=5", {"model.patch_size"}),
+        ("callbacks=[ema,early_stoping]", "callbacks.ema.decay=0.9", "callbacks=early_stopping", set()),
     ],
 )
 def test_beside_an_unknown_choice_keys_are_checked_against_the_nearest(refusal, choice, key, nearest, others):

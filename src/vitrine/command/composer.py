@@ -199,7 +199,7 @@ class Composer:
             if missing := [key for key in NEEDED if OmegaConf.is_missing(composed, key)]:
                 start = program(self.command)
                 newest = newest_run(Path("outputs")) if "run" in missing else None
-                near = {} if newest is None else {"run": f"run={newest}"}
+                near = {"run": f"run={newest}" if newest else ""}
                 return None, [Fault(key, "", NEEDED[key].format(start), near.get(key, "")) for key in missing]
             with as_faults():
                 if self.command == "train" and composed.resume is None:

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from vitrine.command.grammar import sweep_fault, syntax_fault
 from vitrine.command.hydra_settings import OUTPUT_DIRS, hydra_faults
-from vitrine.command.sources import as_choice, sources
+from vitrine.command.sources import as_choice, as_meant, sources
 from vitrine.command.user_parts import is_option, is_part
 from vitrine.config.fields import as_float, is_number_or, not_a_number, not_a_size
 from vitrine.config.keys import (
@@ -103,8 +103,8 @@ def check_overrides(arguments: Iterable[str], schema: type, loader: ConfigLoader
         faults += found
         if not found:
             sound.append(argument)
-        elif name in groups and re.match(r"[\w./]+=", found[0].nearest):
-            sound += quote([found[0].nearest])  # as it is meant: further keys are checked against it
+        elif name in groups and (meant := as_meant(name, value, found)):  # further keys are checked against it
+            sound += quote([meant])
     return sound, faults
 
 

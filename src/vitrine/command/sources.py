@@ -5,6 +5,7 @@ A user's folder has the same layout: ``experiment/mine.yaml`` is ``experiment=mi
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -298,6 +299,22 @@ def as_choice(group: str, choice: str) -> str:
     """Return how a choice is typed: ``experiment=mnist/quick`` where ``group`` is a folder in a group of ours."""
     outer, _, folder = group.partition("/")
     return f"{outer}={folder}/{choice}" if folder and (conf() / outer).is_dir() else f"{group}={choice}"
+
+
+def as_meant(group: str, value: str, faults: Sequence[Fault]) -> str:
+    """Return an override of a group with the nearest choice in place of each that is at fault; empty if one has none.
+
+    Args:
+        group: the group.
+        value: what it is set to: a choice, a list or several values of a multirun.
+        faults: of the override.
+    """
+    for fault in faults:
+        key, _, near = fault.nearest.partition("=")
+        if key != group:  # that of a number is set by key
+            return fault.nearest if re.fullmatch(r"[\w./]+", key) else ""
+        value = re.sub(rf"(?<![\w./-]){re.escape(fault.given)}(?![\w./-])", near, value)
+    return f"{group}={value}"
 
 
 def conf() -> Path:

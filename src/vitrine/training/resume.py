@@ -158,7 +158,8 @@ def _nothing_left(config: TrainConfig, record: RunRecord, planned: int, ranks: R
         return None
     if ranks.rank == 0:
         longer = f"trainer.max_epochs=N with N > {planned} trains it longer"
-        print(printable(f"{record.path} is finished; {f'it {stopped}; it stays stopped' if stopped else longer}"))
+        why = f"it {stopped}; it stays stopped" if stopped else longer
+        print(printable(f"{record.path} is finished; {why}"))
         of_sweep, console = record.facts.get("group") is not None, text_console()
         show_result(console, record, record.metrics, record.facts.get("speed"), without_test=of_sweep)
     return Result(record.metrics, record.path.absolute())
