@@ -26,9 +26,9 @@ from seeds import (
     write_between,
 )
 
+from vitrine.compare.difference import difference
 from vitrine.compare.load import load_results
 from vitrine.compare.predictions import Predictions
-from vitrine.compare.statistics import difference
 from vitrine.files import write_text
 
 RESULTS = STUDIES / "coverage.json"

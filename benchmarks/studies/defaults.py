@@ -30,7 +30,7 @@ from seeds import (
     write_recipe_heads,
 )
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.runs import RunRecord
 from vitrine.text import listed
 

@@ -31,8 +31,9 @@ from seeds import (
 )
 
 from vitrine.command.compose import points
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import difference
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.data.image_folder import cifar10_folder
 from vitrine.runs import RunRecord
 from vitrine.sweeps.sweep import Sweep

@@ -23,9 +23,9 @@ from decisions import decide
 from seeds import NEUTRAL_IN_SWEEPS, ROOT, STUDIES, device_name, split_arguments, with_remaining_time
 
 from vitrine.compare.comparison import Comparison, compare
+from vitrine.compare.difference import Difference
 from vitrine.compare.load import RunResult, RunResults, load_results
 from vitrine.compare.sequential_rule import MIN_SEEDS, Rule
-from vitrine.compare.statistics import Difference
 from vitrine.compare.table_formats import markdown
 
 OUT = ROOT / "outputs" / "positions"

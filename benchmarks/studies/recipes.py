@@ -30,7 +30,7 @@ from seeds import (
     with_remaining_time,
 )
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "recipes"

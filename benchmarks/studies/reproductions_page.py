@@ -16,8 +16,9 @@ from seeds import ROOT, STUDIES, markdown_table, write_between
 from sklearn.datasets import load_sample_image
 from tutorials import Tutorial
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import Difference, difference
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval, Difference, difference
 from vitrine.config import ViTConfig
 from vitrine.explain.maps import draw_patches, show_table
 from vitrine.models.learned import similarities

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.durations import duration_seconds
 from vitrine.errors import OutOfTime
 from vitrine.runs import RunRecord

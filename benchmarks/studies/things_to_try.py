@@ -24,7 +24,7 @@ from seeds import ROOT, SEEDS, STUDIES, commit_of, device_name, markdown_table, 
 
 from vitrine.command.compose import Point, points
 from vitrine.command.sources import composing
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.config import TrainConfig, ViTConfig
 from vitrine.models import VisionTransformer
 from vitrine.text import listed

@@ -32,7 +32,7 @@ from seeds import (
     write_recipe_heads,
 )
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.runs import RunRecord
 
 OUT = ROOT / "outputs" / "time_to_accuracy"

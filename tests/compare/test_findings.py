@@ -12,10 +12,11 @@ from scipy import stats
 
 from vitrine.compare import failures
 from vitrine.compare.comparison import compare
+from vitrine.compare.difference import difference
 from vitrine.compare.load import load_results
 from vitrine.compare.metric import Metric, format_p
+from vitrine.compare.seed_plan import Plan, largest_spread
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import Plan, difference, largest_spread
 from vitrine.compare.table import tabulate
 from vitrine.compare.table_formats import cells
 from vitrine.config.metrics import difference_problem

@@ -8,9 +8,10 @@ from scipy import stats
 
 from vitrine.compare.caveats import _fold_caveat
 from vitrine.compare.comparison import compare
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import difference
 from vitrine.compare.folds import Fold
 from vitrine.compare.load import load_results
-from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.errors import RunError
 from vitrine.sweeps.summary import mixed_images

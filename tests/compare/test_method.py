@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from vitrine.compare.comparison import compare
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import difference
 from vitrine.compare.load import load_results
 from vitrine.compare.method import method_of, sequential_method
 from vitrine.compare.notes import notes
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.compare.table_formats import latex, markdown
 

@@ -10,8 +10,8 @@ from helpers.levels import quick
 from scipy import stats
 from statsmodels.formula.api import ols
 
+from vitrine.compare.difference import difference
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import difference
 
 
 def together(freedom, comparisons):

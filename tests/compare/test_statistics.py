@@ -13,18 +13,12 @@ from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import ALONE, difference, freedom_of_sum
 from vitrine.compare.image_tests import bootstrap_interval, holm, mcnemar, paired_interval
+from vitrine.compare.seed_plan import Plan, largest_spread
 from vitrine.compare.sequential_rule import image_variance
-from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import (
-    ALONE,
-    SIGNIFICANCE_LEVEL,
-    ConfidenceInterval,
-    Plan,
-    difference,
-    freedom_of_sum,
-    largest_spread,
-)
+from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family
 from vitrine.runs.image_groups import group_freedom, group_values
 
 # Student's own data (Biometrika 6, 1908): hours of sleep that ten patients gained by two drugs; `sleep` in R, whose
@@ -478,7 +472,7 @@ def test_an_interval_for_new_images_is_never_shorter_than_that_for_these(monkeyp
     ours, theirs = by_patient((0.90, 0.93, 0.95)), by_patient((0.90, 0.90, 0.90))
     right = ({seed: np.ones(400) for seed in ours}, {seed: np.ones(400) for seed in theirs})
     over_seeds = np.var(list(ours.values()), ddof=1) / 3
-    monkeypatch.setattr("vitrine.compare.statistics.image_variance", lambda *_, **__: share * over_seeds)
+    monkeypatch.setattr("vitrine.compare.difference.image_variance", lambda *_, **__: share * over_seeds)
     these, new = (difference(ours, theirs, Family(comparisons), correct) for correct in (None, right))
     assert new.high - new.low >= these.high - these.low
     assert new.corrected >= these.corrected

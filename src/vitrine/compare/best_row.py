@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric
 from vitrine.compare.row_mean import mean_of, on_these_images
@@ -10,7 +11,6 @@ from vitrine.compare.run_groups import MAX_LISTED
 from vitrine.compare.selection import corrected_over_seeds, fresh_seeds_command
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.text import listed, plural
 

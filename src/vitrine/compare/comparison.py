@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from vitrine.compare.caveats import caveats, grouped_images, unequal_images, unequal_losses, unequal_pairs
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.compare.decided import SweepDecision
 from vitrine.compare.findings import Findings, findings
 from vitrine.compare.history import History
@@ -18,7 +19,6 @@ from vitrine.compare.metric import Metric, choose_metric
 from vitrine.compare.notes import notes
 from vitrine.compare.predictions import Predictions, with_common_groups
 from vitrine.compare.row_mean import mean_of
-from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table, tabulate
 from vitrine.config.metrics import difference_problem
 from vitrine.errors import RunError

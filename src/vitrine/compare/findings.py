@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from vitrine.compare.best_row import best_sentences, may_be_best
 from vitrine.compare.decided import DecidedRow, SweepDecision
+from vitrine.compare.difference import Difference
 from vitrine.compare.failures import FailureRate
 from vitrine.compare.history import History
 from vitrine.compare.image_comparison import ImageComparison, compare_images, image_sentence
@@ -16,7 +17,6 @@ from vitrine.compare.predictions import Predictions
 from vitrine.compare.row_tests import RowTests, comparable_runs
 from vitrine.compare.seed_sentence import are_equal, seed_sentence, withheld_sentence
 from vitrine.compare.simultaneous import levene_p, residuals
-from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, Table
 from vitrine.config.metrics import bias_of
 from vitrine.text import listed

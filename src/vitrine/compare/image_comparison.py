@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vitrine.compare.difference import Difference
 from vitrine.compare.image_tests import bootstrap_interval, group_interval, holm, mcnemar, paired_interval
 from vitrine.compare.load import RunResult
 from vitrine.compare.metric import Metric, p_equals
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
-from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, mean_by_seed
 from vitrine.text import listed, plural
 

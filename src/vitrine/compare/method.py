@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from vitrine.compare.difference import Difference
 from vitrine.compare.simultaneous import POOLED_LEVEL, SIGNIFICANCE_LEVEL, Family
-from vitrine.compare.statistics import Difference
 from vitrine.compare.table import ConfigurationRow, counted
 from vitrine.text import listed
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.compare.load import RunResult
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL
-from vitrine.compare.statistics import ConfidenceInterval
 from vitrine.config.metrics import TITLES, is_share, kind_of, lower_is_better
 from vitrine.errors import RunError
 from vitrine.text import did_you_mean, listed, nearest, plural

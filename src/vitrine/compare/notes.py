@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from vitrine.compare.statistics import ConfidenceInterval
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.compare.table import ConfigurationRow, Table, is_group, repetitions_of
 from vitrine.text import listed
 

@@ -1,7 +1,8 @@
 """The mean of a row over its seeds, with its 95 % interval, and the images that it is measured on."""
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import Difference
 from vitrine.compare.metric import Metric
-from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.runs.facts import images_of
 from vitrine.text import plural

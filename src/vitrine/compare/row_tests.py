@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from vitrine.compare.difference import ALONE, Difference, difference
 from vitrine.compare.folds import overlap_of
 from vitrine.compare.image_comparison import Side
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import Predictions
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import Family, PooledVariance
-from vitrine.compare.statistics import ALONE, Difference, difference
 from vitrine.compare.table import ConfigurationRow, Table, mean_by_seed, other_values_of, seed_of
 
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vitrine.compare.difference import Difference
 from vitrine.compare.metric import Metric, format_p, p_equals
 from vitrine.compare.row_mean import mean_of, on_these_images
+from vitrine.compare.seed_plan import Plan, largest_spread
 from vitrine.compare.selection import first_fresh_seed
 from vitrine.compare.sequential_rule import MIN_SEEDS
 from vitrine.compare.simultaneous import SIGNIFICANCE_LEVEL, Family
-from vitrine.compare.statistics import Difference, Plan, largest_spread
 from vitrine.compare.table import ConfigurationRow, repetitions_of
 from vitrine.text import plural
 

@@ -59,7 +59,7 @@ def corrected_over_seeds(
 
     Args:
         groups: values by seed of each of K configurations; all are taken to vary alike.
-        overlap: of training images, where values are of folds: that of :func:`vitrine.compare.statistics.difference`.
+        overlap: of training images, where values are of folds: that of :func:`vitrine.compare.difference.difference`.
         lower_is_better: whether the lowest mean is the best.
     """
     own = own_variance(groups) if len(groups) > 2 else None

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from helpers.running import ROOT
 
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import difference
 from vitrine.compare.simultaneous import Family
-from vitrine.compare.statistics import ConfidenceInterval, difference
 from vitrine.compare.table_formats import markdown
 
 STUDIES = ROOT / "benchmarks" / "studies"

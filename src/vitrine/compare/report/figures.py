@@ -11,6 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from vitrine.compare.comparison import Comparison
+from vitrine.compare.confidence_interval import ConfidenceInterval
+from vitrine.compare.difference import Difference
 from vitrine.compare.metric import Metric
 from vitrine.compare.report.plot_data import (
     CURVES,
@@ -22,7 +24,6 @@ from vitrine.compare.report.plot_data import (
     error_lengths,
 )
 from vitrine.compare.report.style import LONGEST, SYMBOLS, RowStyles, lines
-from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.errors import RunError
 from vitrine.figure_style import PRINT_DPI, QUIET, report_boxes, save, styled

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrine.compare.comparison import Comparison, RowSummary
+from vitrine.compare.confidence_interval import ConfidenceInterval
 from vitrine.compare.costs import COSTS, Cost
+from vitrine.compare.difference import Difference
 from vitrine.compare.metric import Metric
 from vitrine.compare.speeds import EQUAL_COST, speed_caveats
-from vitrine.compare.statistics import ConfidenceInterval, Difference
 from vitrine.compare.table import ConfigurationRow
 from vitrine.figure_style import evenly
 
