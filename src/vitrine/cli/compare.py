@@ -36,53 +36,9 @@ COLUMN = 3.25  # inches
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, compare, print."""
-    parser = make_parser("compare", __doc__)
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH or KEY=VALUE",
-        help="run folders, folders with runs at any depth, and values that runs must have",
-    )
-    parser.add_argument("--metric", help="metric to compare by; default: test/acc, or one that all runs have")
-    parser.add_argument("--by", metavar="KEY", help="compare the main effect of this choice, over all other choices")
-    parser.add_argument("--across", metavar="KEY", help="compare separately under each value of this key, such as data")
-    parser.add_argument("--baseline", metavar="ROW", help="row to compare with, such as learned; default: the first")
-    parser.add_argument(
-        "--target", type=float, metavar="ACC", help="show the time to reach this validation accuracy, such as 0.97"
-    )
-    parser.add_argument(
-        "--difference",
-        type=float,
-        metavar="D",
-        help="difference that matters: plan seeds for it, or call rows equal within it; 0.002 is 0.2 points",
-    )
-    parser.add_argument(
-        "--fixed-images", action="store_true", help="findings on these test images, instead of others of the same kind"
-    )
-    parser.add_argument("--group", help="with wandb: only the runs of this sweep")
-    add_trust(parser, where="with --html: ")
-    add_allow_changed_code(parser, where="with --html: ")
-    parser.add_argument(
-        "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
-    add_figures(parser, "figures for a paper")
-    parser.add_argument("--width", type=float, metavar="INCHES", help=f"of figures; {COLUMN} is a column, 5.5 a page")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table's numbers, unrounded; - is stdout")
-    parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
-    parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
+    parser = _parser()
     options = parser.parse_intermixed_args(arguments)
-    if options.target is not None and not 0 < options.target <= 1:
-        parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
-    if options.difference is not None and not options.difference > 0:
-        parser.error(f"--difference {options.difference:g} must be above 0")
-    if options.width is not None and not options.figures:
-        parser.error("--width is that of --figures, such as --figures pdf")
-    if options.width is not None and not 2 <= options.width <= 20:
-        parser.error(f"--width {options.width:g} is not between 2 and 20 inches")
-    of_one = {"--html": options.html, "--figures": options.figures, "--target": options.target}
-    if options.across and (given := next((name for name, value in of_one.items() if value), "")):
-        parser.error(f"{given} is of one comparison: give a value of {options.across} instead, {options.across}=VALUE")
+    _check(parser, options)
     with errors_in_one_line():
         from vitrine.compare.across import compare_across
         from vitrine.compare.comparison import compare
@@ -123,6 +79,60 @@ def main(arguments: Sequence[str] | None = None) -> None:
             files = write_figures(compared, folder, options.figures, options.width or COLUMN)
             print(f"{plural(len(files), 'file')} in {folder}", file=sys.stderr)
         _print(compared, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("compare", __doc__)
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH or KEY=VALUE",
+        help="run folders, folders with runs at any depth, and values that runs must have",
+    )
+    parser.add_argument("--metric", help="metric to compare by; default: test/acc, or one that all runs have")
+    parser.add_argument("--by", metavar="KEY", help="compare the main effect of this choice, over all other choices")
+    parser.add_argument("--across", metavar="KEY", help="compare separately under each value of this key, such as data")
+    parser.add_argument("--baseline", metavar="ROW", help="row to compare with, such as learned; default: the first")
+    parser.add_argument(
+        "--target", type=float, metavar="ACC", help="show the time to reach this validation accuracy, such as 0.97"
+    )
+    parser.add_argument(
+        "--difference",
+        type=float,
+        metavar="D",
+        help="difference that matters: plan seeds for it, or call rows equal within it; 0.002 is 0.2 points",
+    )
+    parser.add_argument(
+        "--fixed-images", action="store_true", help="findings on these test images, instead of others of the same kind"
+    )
+    parser.add_argument("--group", help="with wandb: only the runs of this sweep")
+    add_trust(parser, where="with --html: ")
+    add_allow_changed_code(parser, where="with --html: ")
+    parser.add_argument(
+        "--accept-changed-data", action="store_true", help="compare runs that were measured on different images"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report, one HTML page")
+    add_figures(parser, "figures for a paper")
+    parser.add_argument("--width", type=float, metavar="INCHES", help=f"of figures; {COLUMN} is a column, 5.5 a page")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table's numbers, unrounded; - is stdout")
+    parser.add_argument("--markdown", action="store_true", help="print table, findings and caveats in Markdown")
+    parser.add_argument("--latex", action="store_true", help="print the table in LaTeX")
+    return parser
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that do not fit, each in one line."""
+    if options.target is not None and not 0 < options.target <= 1:
+        parser.error(f"--target {options.target:g} is not an accuracy; give a number in (0, 1], such as 0.97")
+    if options.difference is not None and not options.difference > 0:
+        parser.error(f"--difference {options.difference:g} must be above 0")
+    if options.width is not None and not options.figures:
+        parser.error("--width is that of --figures, such as --figures pdf")
+    if options.width is not None and not 2 <= options.width <= 20:
+        parser.error(f"--width {options.width:g} is not between 2 and 20 inches")
+    of_one = {"--html": options.html, "--figures": options.figures, "--target": options.target}
+    if options.across and (given := next((name for name, value in of_one.items() if value), "")):
+        parser.error(f"{given} is of one comparison: give a value of {options.across} instead, {options.across}=VALUE")
 
 
 def _load(options: argparse.Namespace) -> "RunResults":

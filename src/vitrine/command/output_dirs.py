@@ -24,31 +24,30 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         ConfigError: a folder cannot be used or written to, or the setting does not apply.
     """
     kind, other = ("sweep", "run") if multirun else ("run", "sweep")
-    typed = {override.partition("=")[0] for override in points[0].overrides}
+    first = points[0]
+    typed = {override.partition("=")[0] for override in first.overrides}
     if ignored := sorted(key for key in typed if key.startswith(f"hydra.{other}.")):
         hint = "hydra.sweep.dir=DIR is the folder of a sweep" if multirun else "it is for -m; use hydra.run.dir=DIR"
         raise ConfigError([Fault(key, "", f"has no effect here: {hint}") for key in ignored])
     with composing() as loader:
-        settings = Composer("train", loader).settings(points[0].overrides)
+        settings = Composer("train", loader).settings(first.overrides)
 
     def is_set(key: str) -> bool:
         return key in typed or _unresolved(settings, key) != UNSET
 
     key = f"hydra.{kind}.dir"
-    folder = _resolved(points[0], key, 0) if is_set(key) else None
-    if folder is not None and points[0].config.resume is not None:
-        raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
-    if folder == "":
-        raise ConfigError([Fault(key, "", "is empty; it takes the folder to write to")])
-    if folder is not None and (name := points[0].config.sweep.name) is not None:
-        raise ConfigError([Fault("sweep.name", name, f"has no effect with hydra.sweep.dir={folder}: give one of them")])
-    if points[0].config.resume is None:
-        default = "paths.output_dir", points[0].config.paths.output_dir
+    folder = _resolved(first, key, 0) if is_set(key) else None
+    if folder is not None:
+        _refuse_unusable(key, folder, first)
+        points = [replace(point, folder=Path(folder)) for point in points]
+    if first.config.resume is None:
+        default = "paths.output_dir", first.config.paths.output_dir
         _refuse_closed(*(default if folder is None else (key, folder)))
-    placed = [replace(point, folder=None if folder is None else Path(folder)) for point in points]
-    key = "hydra.sweep.subdir"
-    if not multirun or not is_set(key):
-        return placed
+    return _place_trials(points, "hydra.sweep.subdir") if multirun and is_set("hydra.sweep.subdir") else list(points)
+
+
+def _place_trials(points: Sequence[Point], key: str) -> list[Point]:
+    """Return ``points`` with the folder of each trial within that of the sweep."""
     if points[0].space:
         raise ConfigError([Fault(key, "", "has no effect here: a search names the folders of its trials")])
     names = [_resolved(point, key, number) for number, point in enumerate(points)]
@@ -57,7 +56,17 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
         raise ConfigError([Fault(key, unusable[0], problem)])
     if shared := [name for name, count in Counter(names).items() if count > 1]:
         raise ConfigError([Fault(key, shared[0], f"{problem}; several trials share this one")])
-    return [replace(point, subfolder=name) for point, name in zip(placed, names, strict=True)]
+    return [replace(point, subfolder=name) for point, name in zip(points, names, strict=True)]
+
+
+def _refuse_unusable(key: str, folder: str, point: Point) -> None:
+    """Refuse a folder for what already has one, or that has no name."""
+    if point.config.resume is not None:
+        raise ConfigError([Fault("hydra.run.dir", folder, "has no effect here: a run is resumed in its own folder")])
+    if folder == "":
+        raise ConfigError([Fault(key, "", "is empty; it takes the folder to write to")])
+    if (name := point.config.sweep.name) is not None:
+        raise ConfigError([Fault("sweep.name", name, f"has no effect with hydra.sweep.dir={folder}: give one of them")])
 
 
 def _refuse_closed(key: str, folder: str) -> None:
