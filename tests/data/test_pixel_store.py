@@ -2,9 +2,9 @@
 
 import errno
 import gc
-import itertools
 import multiprocessing
 import time
+from itertools import count
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_files_that_disappear_once_they_are_decoded_are_not_missed(config, parti
 
 
 def test_what_was_stopped_leaves_nothing_that_is_taken_for_whole(config, partial, tmp_path):
-    asked = itertools.count()
+    asked = count()
     assert not partial.images.store.complete(stop=lambda: next(asked) > 4)
     assert 5 < partial.images.store.known.sum() < 60
     assert entries(tmp_path) == []
@@ -127,17 +127,42 @@ def test_what_was_stopped_leaves_nothing_that_is_taken_for_whole(config, partial
     assert again.images.store.known.sum() == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_slow_files_are_decoded_for_as_long_as_it_is_allowed(monkeypatch, tmp_path, capsys, workers):
-    monkeypatch.undo()  # parts are as large as in use
+@pytest.fixture
+def slow(monkeypatch, tmp_path):
+    """A quick file, and one that takes 50 ms."""
     read = Decoder.read
-    monkeypatch.setattr(Decoder, "read", lambda *given: time.sleep(0.05 * len(given[1])) or read(*given))
-    Image.new("RGB", (9, 9)).save(tmp_path / "one.png")
-    files = ImageFiles("slow", [tmp_path / "one.png"] * 200, Decoder(9, 3))
+
+    def delayed(decoder, paths):
+        time.sleep(0.05 * sum(path.stem == "slow" for path in paths))
+        return read(decoder, paths)
+
+    monkeypatch.setattr(Decoder, "read", delayed)
+    for name in ("quick", "slow"):
+        Image.new("RGB", (9, 9)).save(tmp_path / f"{name}.png")
+    return tmp_path / "quick.png", tmp_path / "slow.png"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_files_that_turn_out_slow_are_decoded_for_as_long_as_it_is_allowed(slow, tmp_path, capsys, workers):
+    files = ImageFiles("slow", [slow[0]] * 3 + [slow[1]] * 197, Decoder(9, 3))
     store = PixelStore(files, tmp_path / "cache", workers)
-    assert not store.complete(0.5)
-    assert 3 <= store.known.sum() < 60
+    assert not store.complete(1.0)
+    assert 3 < store.known.sum() < 100
     assert "decoding 19" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_files_that_take_longer_than_allowed_are_left_at_once(slow, tmp_path, capsys, workers):
+    store = PixelStore(ImageFiles("slow", [slow[1]] * 200, Decoder(9, 3)), tmp_path / "cache", workers)
+    assert not store.complete(4.0)  # of the ten seconds that they take, or five by two processes
+    assert store.known.sum() == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_files_that_two_workers_decode_in_time_are_begun(slow, tmp_path, capsys):
+    store, asked = PixelStore(ImageFiles("slow", [slow[1]] * 200, Decoder(9, 3)), tmp_path / "cache", 2), count()
+    store.complete(7.0, stop=lambda: next(asked) > 3)  # one process would take ten seconds
+    assert "decoding 197 images" in capsys.readouterr().out
 
 
 def test_waiting_for_another_process_ends_with_a_signal_and_with_the_time(partial, tmp_path):

@@ -1,7 +1,7 @@
 """Pixels of image files, decoded as they are needed and cached when all are: the first epoch need not wait for them.
 
-Decoding 100,000 files takes minutes. So that training can begin sooner, they are decoded for a few seconds only, and
-the rest in the first epoch, when their batch is due. Batches do not depend on it.
+Decoding 100,000 files takes minutes. Where it would take longer than a few seconds, training begins at once, and they
+are decoded in the first epoch, when their batch is due. Batches do not depend on it.
 """
 
 import math
@@ -62,7 +62,8 @@ class PixelStore:
         """Read the pixels from the cache; or decode what is missing, and write all to the cache in one piece.
 
         Args:
-            seconds: time for decoding, or for waiting until another process has; what is decoded by then is kept.
+            seconds: time for decoding, or for waiting until another process has; what is decoded by then is kept. If
+                the first few files show that it will not do, the others are left at once.
             stop: asked repeatedly whether to end early.
 
         Returns:
@@ -130,7 +131,7 @@ class PixelStore:
         self.known.numpy()[rows.numpy()] = True
 
     def _decoded(self, seconds: float, stop: Callable[[], bool]) -> np.ndarray | None:
-        """Decode what is missing; ``None`` if time was up before the end."""
+        """Decode what is missing; ``None`` if time was up before the end, or is too short for the files."""
         begin, missing, times = time.monotonic(), (~self.known).nonzero()[:, 0], list[float]()
 
         def is_over() -> bool:
@@ -144,6 +145,8 @@ class PixelStore:
                 return None
         if len(rest := missing[len(times) :]):
             each = median(times)
+            if each * len(rest) / self.workers > seconds - (time.monotonic() - begin):
+                return None
             parts = rest.split(int(min(MAX_FILES, max(1, PART / each))))
             alone = each * len(rest) <= ALONE
             with (

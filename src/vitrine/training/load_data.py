@@ -28,7 +28,7 @@ LOOKED_AT = 10  # pictures that are looked at, or a few more
 FEW_LEVELS = 64  # of the 256 that 16 bits become: cameras of 12 and 14 bits use 16 and 64
 MAX_LISTED = 3
 EACH_CLASS = dict.fromkeys(("val/balanced_acc", "val/macro_f1"), "some of each class")  # means over those with images
-PATIENCE = 10.0  # seconds that image files are decoded for before training; the rest is decoded in the first epoch
+PATIENCE = 10.0  # seconds to decode image files in before training; what takes longer is decoded in the first epoch
 
 
 def load_data(config: TrainConfig, hardware: Hardware, ranks: Ranks) -> ImageDataModule:
