@@ -226,12 +226,16 @@ def test_launcher_settings_make_no_column(tmp_path, write_run):
     assert sorted(table_of(tmp_path).columns) == ["model.drop_path", "position"]
 
 
-def test_a_key_that_older_runs_lack_makes_no_row(tmp_path, write_run):
-    write_run(tmp_path, seed=0)
-    older = write_run(tmp_path, seed=1)
-    lines = (older / "config.yaml").read_text().splitlines()
-    (older / "config.yaml").write_text("\n".join(line for line in lines if "norm_eps" not in line))
-    assert len(table_of(tmp_path).rows) == 1
+def test_a_key_that_older_runs_lack_has_its_default(tmp_path, write_run):
+    for seed, key in enumerate(("nothing", "norm_eps", "qk_norm")):
+        config = write_run(tmp_path, seed=seed) / "config.yaml"
+        config.write_text("\n".join(line for line in config.read_text().splitlines() if key not in line))
+    assert [row.seeds for row in table_of(tmp_path).rows] == [3]
+    write_run(tmp_path, "model.qk_norm=true")
+    assert [(row.label, row.seeds) for row in table_of(tmp_path).rows] == [
+        ("model.qk_norm=false", 3),
+        ("model.qk_norm=true", 1),
+    ]
 
 
 def test_a_repeated_configuration_and_seed_counts_once_and_is_reported(tmp_path, write_run):

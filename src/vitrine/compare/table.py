@@ -243,7 +243,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
 
 
 _LONG_NUMBER = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?")
-UNKNOWN = "unknown"  # the run's version of vitrine had no such key, or the key has no effect on that run
+UNKNOWN = "unknown"  # the key has no effect on the run, or the run's version of vitrine had none, and it has no default
 
 ABSENT = "-"  # the run does not have the user's part that the key is about
 
@@ -296,7 +296,10 @@ def _lacks_part_of(run: RunResult, key: str) -> bool:
 
 
 def _value(run: RunResult, key: str) -> str:
-    """A run's value as users type it; ``null`` for a key of a section that is off, ``-`` for one of an absent part."""
+    """A run's value as users type it; ``null`` for a key of a section that is off, ``-`` for one of an absent part.
+
+    A key that the run's version of vitrine did not have yet has its default.
+    """
     if key.startswith(SOURCE):
         absent = UNKNOWN if key.removeprefix(SOURCE) in _names(run.config, run.data) else ABSENT
         return part_sources(run.config, run.data, run.facts).get(key, absent)
@@ -312,7 +315,9 @@ def _value(run: RunResult, key: str) -> str:
         return UNKNOWN  # a section that is on: the keys inside it count
     parts = key.split(".")
     sections = (".".join(parts[:count]) for count in range(1, len(parts)))
-    return "null" if any(section in run.config for section in sections) else UNKNOWN
+    if any(section in run.config for section in sections):
+        return "null"
+    return as_typed(_defaults(TrainConfig)[key]) if key in _defaults(TrainConfig) else UNKNOWN
 
 
 def _columns(
