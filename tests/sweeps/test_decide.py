@@ -11,7 +11,7 @@ import pytest
 from helpers import deciding
 from helpers.deciding import FOUR, THREE, decide
 from helpers.levels import quick, slow
-from helpers.running import WITH_HELPERS, start_script
+from helpers.running import WITH_HELPERS, start_script, write_image_folder
 from helpers.searching import run, train
 
 from vitrine.command.compose import points
@@ -398,3 +398,12 @@ def test_compare_reads_the_sweep_with_its_own_intervals(tmp_path):
 def test_what_cannot_be_decided_is_named(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         plan_decision(points("train", [f"paths.output_dir={tmp_path}", "sweep=decide", *overrides], multirun=True))
+
+
+def test_groups_decide_which_images_are_validated_on(tmp_path):
+    write_image_folder(tmp_path / "images", "train", "test")
+    data = ["data=imagefolder", f"data.root={tmp_path / 'images'}", "data.num_classes=2", "data.group=null,prefix"]
+    command = [f"paths.output_dir={tmp_path}", "sweep=decide", *data]
+    with pytest.raises(ConfigError, match=r"data.group=prefix\n *differs from null: .* different images cannot"):
+        plan_decision(points("train", command, multirun=True))
+    assert plan_decision(points("train", [*command, "sweep.metric=test/acc"], multirun=True))

@@ -15,6 +15,7 @@ from vitrine.command.compose import Point, Variants
 from vitrine.command.multirun import name_of_sweep, varying_keys
 from vitrine.compare.caveats import best_epoch_caveat, few_groups_caveat
 from vitrine.compare.failures import FailureRate
+from vitrine.compare.load import as_typed
 from vitrine.compare.metric import Metric
 from vitrine.compare.predictions import correct_images
 from vitrine.compare.sequential import Decision, Look
@@ -340,11 +341,11 @@ def _check_distinct(points: Sequence[Point]) -> None:
 def _check_images(points: Sequence[Point]) -> None:
     """Raise ConfigError where configurations would be measured on different images."""
     validates = points[0].config.sweep.metric.startswith("val/")
-    for name in ("name", "root", *(("val_fraction", "val_seed", "folds", "fold") if validates else ())):
-        values = list(dict.fromkeys(getattr(point.config.data, name) for point in points))
+    for name in ("name", "root", *(("val_fraction", "val_seed", "folds", "fold", "group") if validates else ())):
+        values = list(dict.fromkeys(as_typed(getattr(point.config.data, name)) for point in points))
         if len(values) > 1:
             problem = f"differs from {values[0]}: accuracies on different images cannot be compared"
-            raise ConfigError([Fault(f"data.{name}", str(values[1]), problem)])
+            raise ConfigError([Fault(f"data.{name}", values[1], problem)])
 
 
 def _plan_of(decision: Decision, metric: Metric) -> dict[str, Any]:
