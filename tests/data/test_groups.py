@@ -63,6 +63,14 @@ def test_whole_groups_are_held_out_about_as_many_as_asked_for_and_alike_in_class
     assert LABELS[split.val].float().mean() == 0.5
 
 
+def test_the_groups_held_out_are_those_of_earlier_versions():
+    """So that runs of different versions are validated on the same images. P16 alone has class 2."""
+    labels = torch.tensor([0] * 48 + [1] * 48 + [2] * 6 + [0] * 18)
+    for seed, expected in enumerate(["P0 P10 P3 P8", "P11 P14 P18 P6", "P0 P12 P2 P8"]):
+        drawn = {GROUPS[row] for row in hold_out_groups(labels, GROUPS, 0.2, seed).val.tolist()}
+        assert " ".join(sorted(drawn)) == expected
+
+
 def test_the_seed_alone_draws_the_groups_and_each_may_be_held_out():
     """Also where groups differ in size and have one class each, as patients do."""
     generator = torch.Generator().manual_seed(0)

@@ -46,12 +46,12 @@ class Plan:
         def enough(count: int) -> bool:
             return self.detects(count) <= size
 
-        high = MIN_SEEDS
+        low = high = MIN_SEEDS
         while not enough(high):  # from below: most plans are of few seeds, and critical values take time
             if high == MAX_SEEDS:
                 return None
-            high = min(2 * high, MAX_SEEDS)
-        return bisect_left(range(high), True, lo=max(MIN_SEEDS, high // 2), key=enough)
+            low, high = high, min(2 * high, MAX_SEEDS)
+        return bisect_left(range(high), True, lo=low, key=enough)
 
     def hides(self, size: float) -> bool:
         """Whether images leave a difference of ``size`` so uncertain that no number of seeds detects it.
