@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -12,6 +13,7 @@ from helpers.running import SMALL, descendants, only_run, start_script, wait_unt
 
 from vitrine import compose, fit, resume
 from vitrine.data import memory
+from vitrine.data.datamodule import ImageDataModule
 from vitrine.data.decode import Decoder
 from vitrine.errors import DataError
 from vitrine.training import load_data as load_data_module
@@ -107,6 +109,29 @@ def test_a_run_continues_in_the_epoch_in_which_a_picture_was_damaged(pictures, t
     run = only_run(tmp_path / "damaged")
     saved = f"step 3 is saved; once the data can be read, resume={run} accept_changed_data=true continues after it"
     assert f"vitrine: {saved}\n" in capsys.readouterr().err
+    damaged.write_bytes(content)
+    resume(run, accept_changed_data=True)
+    assert outcome(tmp_path / "damaged") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("of", ["training images", "its own"])
+def test_a_damaged_validation_picture_is_found_before_the_last_step(monkeypatch, pictures, tmp_path, capsys, of):
+    """Which can be saved, unlike the end of the epoch before its validation."""
+    if of == "its own":
+        shutil.copytree(pictures / "test", pictures / "val")
+    overrides = [*PICTURES, f"data.root={pictures}", "data.batch_size=4", "trainer.max_epochs=2", "data.workers=1"]
+    overrides += [f"paths.cache_dir={tmp_path / 'cache'}", "trainer.compile=nothing", "callbacks=[default,ema]"]
+    fit(compose([*overrides, f"paths.output_dir={tmp_path / 'whole'}"]))
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(load_data_module, "PATIENCE", 0.0)
+    data = ImageDataModule(compose(overrides), patience=0.0)
+    damaged = data.val.stored.paths[-1]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:120])
+    with pytest.raises(DataError, match=rf"{damaged.name} cannot be decoded as an image: "):
+        fit(compose([*overrides, f"paths.output_dir={tmp_path / 'damaged'}"]))
+    run = only_run(tmp_path / "damaged")
+    assert f"vitrine: step {data.steps_per_epoch - 1} is saved; " in capsys.readouterr().err
     damaged.write_bytes(content)
     resume(run, accept_changed_data=True)
     assert outcome(tmp_path / "damaged") == outcome(tmp_path / "whole")

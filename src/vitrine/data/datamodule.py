@@ -132,6 +132,7 @@ class ImageDataModule(pl.LightningDataModule):
             self._features(source),
             batch_size=data.batch_size,
             at_once=at_once,
+            before_last=self._decode_validated,
             augmentation=build_augmentation(augment, data),
             mixing=build_mixing(augment, self.config.model.num_classes),
             seed=self.config.seed,
@@ -145,8 +146,7 @@ class ImageDataModule(pl.LightningDataModule):
 
     def val_dataloader(self) -> list[EvalLoader]:
         """Return this rank's validation batches; with ``callbacks.test_curve`` also its test batches."""
-        splits = [self.val, self.test] if self.config.callbacks.test_curve else [self.val]
-        return [self._eval_loader(self._features(self._source(split))) for split in splits if split is not None]
+        return [self._eval_loader(self._features(self._source(split))) for split in self._validated]
 
     def test_dataloader(self) -> EvalLoader:
         """Return this rank's batches of the split that is :attr:`tested`."""
@@ -220,6 +220,21 @@ class ImageDataModule(pl.LightningDataModule):
             for name, part in (("train", split.train), ("val", split.val)):
                 files[name] = [found[row] for row in part.tolist()], own[part]
         return files
+
+    @property
+    def _validated(self) -> list[Split]:
+        """The splits that are evaluated after each epoch."""
+        splits = [self.val, self.test] if self.config.callbacks.test_curve else [self.val]
+        return [split for split in splits if split is not None]
+
+    def _decode_validated(self) -> None:
+        """Decode what the next validation would, so that a damaged file ends training where its steps can be saved."""
+        for split in self._validated:
+            if not isinstance(files := split.stored, StoredFiles):
+                continue
+            if len(missing := files.rows[~files.store.known[files.rows]]):
+                for _ in files.store.decode(missing.split(self._eval_batch_size)):
+                    pass
 
     def _features(self, source: BatchSource) -> BatchSource:
         return source if self.features_of is None else FeatureSource(source, self.features_of, self._eval_batch_size)

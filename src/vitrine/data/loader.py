@@ -45,6 +45,7 @@ class TrainLoader:
             once.
         repeats: copies of each image in its batch.
         at_once: batches that are augmented together, with equal results; see :func:`batches_at_once`.
+        before_last: called before the last batch of an epoch.
         rank: rank of this process.
         world_size: number of ranks.
     """
@@ -62,6 +63,7 @@ class TrainLoader:
         balanced: Tensor | None = None,
         repeats: int = 1,
         at_once: int = 1,
+        before_last: Callable[[], None] = lambda: None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -75,6 +77,7 @@ class TrainLoader:
         self.mixing = mixing
         self.seed = seed
         self.position = position
+        self.before_last = before_last
         self.rank = rank
         self.world_size = world_size
         share = self._share_start(rank + 1) - self._share_start(rank)
@@ -102,6 +105,8 @@ class TrainLoader:
         orders = [[plan.order[share] for share in group] for group in groups]
         with closing(self.source.batches([torch.cat(order) for order in orders])) as batches:
             for group, order, (images, labels) in zip(groups, orders, batches, strict=True):
+                if group is groups[-1]:
+                    self.before_last()
                 draws, mixing_draws = torch.cat([plan.draws[share] for share in group]).split(sizes, dim=1)
                 images = augmentation(images, draws)
                 if mixing:
