@@ -184,11 +184,7 @@ class ImageDataModule(pl.LightningDataModule):
             return None
         labels = strata(train.first_labels, data.folds or 2, classes)
         names = () if data.multi_label else classes
-        groups = None
-        if data.group is not None:
-            if "train" not in self.dataset.groups:
-                raise DataError(f"data.group={data.group}: {data.root} is packed, without groups; train from its files")
-            groups = self.dataset.groups["train"]
+        groups = None if data.group is None else self.dataset.groups["train"]
         if data.folds is not None and data.fold is not None:
             return split_fold(labels, data.folds, data.fold, data.val_seed, names, groups)
         if groups is not None:
