@@ -17,6 +17,8 @@ from statistics import median
 from decoding import write_files
 from measure import ROOT, publish
 
+from vitrine.text import plural
+
 FILES, CLASSES, ROUNDS = 100_000, 10, 2
 PIXELS, SIDE, BATCH = (96, 72), 64, 32
 TRAINING = ["model=vit_nano", "accelerator=cpu", "data=imagefolder", f"data.image_size={SIDE}", "model.patch_size=8"]
@@ -62,10 +64,10 @@ def main() -> None:
         title=f"The first step on {count:,} image files",
         text=f"Seconds of a fresh process on {count:,} JPEG files of {PIXELS[0]}x{PIXELS[1]} in {CLASSES} folders, on "
         f"a warm disk without a cache of decoded images. `python train.py data=imagefolder` ends after its first step: "
-        "it has listed, split, fingerprinted and begun to decode all files. torchvision's ImageFolder in a DataLoader "
-        f"ends with its first batch. Where images are streamed (`data.storage=disk`), the first step comes sooner: "
-        f"[growth.md](growth.md). The load of the machine was {os.getloadavg()[0]:.0f} processes on "
-        f"{os.cpu_count()} cores.",
+        "it has listed, split and fingerprinted all files, and tried the compiler, as for each training of more than "
+        "ten minutes. torchvision's ImageFolder in a DataLoader ends with its first batch. Where images are streamed "
+        "(`data.storage=disk`), the first step comes sooner: [growth.md](growth.md). The load of the machine was "
+        f"{plural(round(os.getloadavg()[0]), 'process', 'processes')} on {os.cpu_count()} cores.",
         columns=["what", "seconds: median (fastest to slowest)"],
         rows=[
             ["`python train.py`, to the end of its first step", seconds["ours"]],
