@@ -14,6 +14,7 @@ from vitrine.command.composer import Composer
 from vitrine.errors import ConfigError, Fault, RunError, first_line
 from vitrine.runs.record import check_writable
 
+SUBFOLDER = "hydra.sweep.subdir"  # the key of a trial's folder within that of the sweep
 UNSET = "."  # in conf/train.yaml: vitrine names the folder
 
 
@@ -43,19 +44,19 @@ def place(points: Sequence[Point], *, multirun: bool) -> list[Point]:
     if first.config.resume is None:
         default = "paths.output_dir", first.config.paths.output_dir
         _refuse_closed(*(default if folder is None else (key, folder)))
-    return _place_trials(points, "hydra.sweep.subdir") if multirun and is_set("hydra.sweep.subdir") else list(points)
+    return _place_trials(points) if multirun and is_set(SUBFOLDER) else list(points)
 
 
-def _place_trials(points: Sequence[Point], key: str) -> list[Point]:
+def _place_trials(points: Sequence[Point]) -> list[Point]:
     """Return ``points`` with the folder of each trial within that of the sweep."""
     if points[0].space:
-        raise ConfigError([Fault(key, "", "has no effect here: a search names the folders of its trials")])
-    names = [_resolved(point, key, number) for number, point in enumerate(points)]
+        raise ConfigError([Fault(SUBFOLDER, "", "has no effect here: a search names the folders of its trials")])
+    names = [_resolved(point, SUBFOLDER, number) for number, point in enumerate(points)]
     problem = "must name one folder for each trial, without / or a dot before it, such as ${hydra.job.num} or s-${seed}"
     if unusable := [name for name in names if "/" in name or not name or name.startswith(".")]:
-        raise ConfigError([Fault(key, unusable[0], problem)])
+        raise ConfigError([Fault(SUBFOLDER, unusable[0], problem)])
     if shared := [name for name, count in Counter(names).items() if count > 1]:
-        raise ConfigError([Fault(key, shared[0], f"{problem}; several trials share this one")])
+        raise ConfigError([Fault(SUBFOLDER, shared[0], f"{problem}; several trials share this one")])
     return [replace(point, subfolder=name) for point, name in zip(points, names, strict=True)]
 
 

@@ -243,7 +243,7 @@ def tabulate(runs: Sequence[RunResult]) -> Table:
 
 
 _LONG_NUMBER = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?")
-UNKNOWN = "unknown"  # the key has no effect on the run, or is not in what W&B has of it: it may be another program's
+UNKNOWN = "unknown"  # the key has no effect on the run, or W&B lacks it: the run may be another program's
 
 ABSENT = "-"  # the run does not have the user's part that the key is about
 
@@ -298,7 +298,7 @@ def _lacks_part_of(run: RunResult, key: str) -> bool:
 def _value(run: RunResult, key: str) -> str:
     """A run's value as users type it; ``null`` for a key of a section that is off, ``-`` for one of an absent part.
 
-    A key that the version of vitrine of a run folder did not have yet has its default.
+    A key that a run folder of an earlier version of vitrine lacks has its default.
     """
     if key.startswith(SOURCE):
         absent = UNKNOWN if key.removeprefix(SOURCE) in _names(run.config, run.data) else ABSENT
@@ -317,8 +317,8 @@ def _value(run: RunResult, key: str) -> str:
     sections = (".".join(parts[:count]) for count in range(1, len(parts)))
     if any(section in run.config for section in sections):
         return "null"
-    of_older = run.folder is not None and key in _defaults(TrainConfig)
-    return as_typed(_defaults(TrainConfig)[key]) if of_older else UNKNOWN
+    known = {} if run.folder is None else _defaults(TrainConfig)
+    return as_typed(known[key]) if key in known else UNKNOWN
 
 
 def _columns(
