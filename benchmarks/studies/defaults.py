@@ -92,7 +92,7 @@ HALF = 0.52  # of the defaults' images; smaller batches leave fewer of an epoch 
 SHORTER_HEAD = f"""
 ## In less time
 
-Two minutes are long for a first command, and so are five where there is no bfloat16. Each row is trained {FOLDS} times
+A minute or two is long for a first command, and so are five minutes without bfloat16. Each row is trained {FOLDS} times
 with seed 0, on four fifths of the training images, and measured on the fifth that is left. The second column is the
 number of images that a training sees, next to the defaults'. The last two are paired by fold. The 95 % intervals
 (Student's t) are [corrected for shared training images](uneven_data.md#cross-validation). The best of many rows looks
