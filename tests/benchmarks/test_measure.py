@@ -10,7 +10,7 @@ import pytest
 
 RATIO = re.compile(r"[\d.e+]+x \[[\d.e+]+, [\d.e+]+\]")
 # Measured before rounds were kept, so that nothing shows whether their ratios are right. The list only gets shorter.
-WITHOUT_ROUNDS = {"step", "rules", "predict", "ideas", "muon"}
+WITHOUT_ROUNDS = {"predict"}
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_independent_runs_under_one_srun_are_refused_with_what_to_do(monkeypatch
 def test_ranks_with_different_configurations_are_refused():
     store = HashStore()
     first, second = (Ranks(Launch("srun", rank, count=2, local_rank=rank, nodes=1), store) for rank in range(2))
-    hardware = choose_hardware(compose([*SMALL, "accelerator=cpu"]))
+    hardware = choose_hardware(compose([*SMALL, "accelerator=cpu", "trainer.precision=32-true"]))
     check_agreement(compose([*SMALL, "seed=0"]), hardware, first)
     with pytest.raises(RunError, match=r"^seed is 1 on rank 1, and 0 on rank 0; ranks train one run together"):
         check_agreement(compose([*SMALL, "seed=1"]), hardware, second)
