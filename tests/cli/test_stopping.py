@@ -68,6 +68,7 @@ def test_while_it_starts(tmp_path, after, number):
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize(
     ("line", "overrides", "number"),
     [
