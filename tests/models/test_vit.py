@@ -114,6 +114,23 @@ def test_activation_checkpointing_computes_trained_blocks_twice_and_changes_noth
     assert model.intermediates(images, "blocks.1.attn.weights")["blocks.1.attn.weights"].requires_grad
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [lambda model: model.resized(image_size=20), lambda model: model.with_outputs(slice(0, 2))],
+    ids=["resized", "with_outputs"],
+)
+@pytest.mark.parametrize("training", [False, True], ids=["evaluating", "training"])
+def test_a_model_made_of_another_one_is_in_its_state_and_leaves_random_numbers_alone(small, changed, training):
+    model = VisionTransformer(small()).double().train(training)
+    model.activation_checkpointing = True
+    before = torch.get_rng_state()
+    other = changed(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert other.activation_checkpointing
+    assert {module.training for module in other.modules()} == {training}
+    assert other.head.weight.dtype is torch.float64
+
+
 def test_every_dropout_is_where_the_configuration_says(small):
     rates = {"embed_dropout": 0.11, "projection_dropout": 0.13, "mlp_dropout": 0.14}
     model = VisionTransformer(small(**rates, attention_dropout=0.12))
