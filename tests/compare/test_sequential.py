@@ -14,6 +14,8 @@ from vitrine.compare.sequential_boundaries import (
     group_sequential_levels,
     group_sequential_t,
     mixture_t,
+    planned_levels,
+    spending,
 )
 from vitrine.compare.sequential_rule import Rule, image_variance, welch_freedom
 
@@ -79,6 +81,17 @@ def test_critical_values_of_a_small_significance_level_do_not_depend_on_the_cell
     found = boundaries(counts, spent, pooled=pooled)
     monkeypatch.setattr(sequential_boundaries, "CELLS", 800)
     assert found == pytest.approx(boundaries(counts, spent, pooled=pooled), rel=0.01)
+
+
+@pytest.mark.parametrize(("min_seeds", "stricter"), [(3, "one group"), (6, "two groups")])
+def test_planned_levels_are_those_of_one_group_or_of_two_whichever_are_stricter(min_seeds, stricter):
+    counts = np.arange(min_seeds, 21)
+    spent = spending(0.05, counts / 20)
+    one = 2 * stats.t.sf(boundaries(counts, spent), counts - 1)
+    two = 2 * stats.t.sf(boundaries(counts, spent, pooled=True), 2 * counts - 2)
+    levels = planned_levels(0.05, min_seeds, 20)
+    assert levels == pytest.approx(np.where(one < two, one, two), rel=1e-9)
+    assert ("one group" if one[1] < two[1] else "two groups") == stricter  # the first look is no difference
 
 
 @pytest.mark.parametrize("ratio", [1, 8])
