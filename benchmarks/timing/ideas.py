@@ -54,6 +54,37 @@ def lay_out_heads(model: VisionTransformer) -> None:
         attention.project = lambda x, project=project: project(x).contiguous()  # type: ignore[method-assign]
 
 
+class Float32Softmax(torch.autograd.Function):
+    """Softmax of bfloat16 by way of float32: equal to the last bit, as PyTorch's own sums in float32 too."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, scores: Tensor) -> Tensor:
+        """(..., N) -> (..., N)."""
+        weights = scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        """Gradient of the scores, (..., N)."""
+        (weights,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return torch._softmax_backward_data(gradient, weights, -1, weights.dtype)
+
+
+def widen_softmax(model: VisionTransformer) -> None:
+    """Convert scores to float32 before the softmax, and its result back."""
+    for block in model.blocks:
+        attention = block.attn
+        assert isinstance(attention, Attention)
+
+        def attend(x: Tensor, *, attention: Attention = attention, **_: object) -> Tensor:
+            q, k, v = attention.project(x)
+            weights = Float32Softmax.apply(q * attention.scale @ k.transpose(-2, -1))
+            return attention.proj((weights @ v).transpose(1, 2).flatten(2))
+
+        attention.forward = attend  # type: ignore[method-assign]
+
+
 def keep_bfloat16(model: VisionTransformer) -> None:
     """Add the branches in bfloat16; normalisation sums in float32 as before."""
     embed = model.embed
@@ -110,6 +141,11 @@ IDEAS = [
         "queries, keys and values copied to where the products read them in order",
         lay_out_heads,
         "it copies all queries, keys and values",
+    ),
+    Idea(
+        "softmax by way of float32",
+        widen_softmax,
+        "a function of its own, for rows of fewer than 64 on a CPU, where PyTorch's own is slow",
     ),
     Idea("bias and GELU inside the product", fuse_gelu, "the backward pass needs the product again"),
     Idea("a residual stream in bfloat16", keep_bfloat16, "rounds what each block adds to 8 bits"),
