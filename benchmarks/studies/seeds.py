@@ -55,7 +55,7 @@ MIN_SECONDS = 60  # of trainer.max_time that must be left to start another train
 NEUTRAL = ("trainer.max_time", "trainer.compile", "accelerator")
 NEUTRAL_IN_SWEEPS = ("hydra/launcher", "launcher.", *NEUTRAL)
 # Commits of published trainings that lack 8c59cc28, since which initial weights are drawn by parameter name.
-OTHER_WEIGHTS_COMMITS = ("0987be6", "2dd94c2", "48dfb4b", "aa41349", "fd0e346")
+OTHER_WEIGHTS_COMMITS = ("0987be6", "2dd94c2", "48dfb4b", "aa41349")
 OTHER_WEIGHTS = "when initial weights were drawn in another order: today's values differ"
 
 
@@ -184,8 +184,8 @@ def device_name(facts: Mapping[str, Any]) -> str:
 
 def format_result(summary: Mapping[str, Any]) -> tuple[str, str]:
     """Test accuracy with its interval, and the range of times, of a summary."""
-    seconds = f"{min(summary['seconds']):.0f} to {max(summary['seconds']):.0f} s"
-    return f"{summary['mean']:.4f} ± {summary['half_interval']:.4f}", seconds
+    seconds = dict.fromkeys(f"{limit(summary['seconds']):.0f}" for limit in (min, max))
+    return f"{summary['mean']:.4f} ± {summary['half_interval']:.4f}", f"{' to '.join(seconds)} s"
 
 
 def commit_of(record: RunRecord) -> str | None:
