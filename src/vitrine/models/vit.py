@@ -195,7 +195,7 @@ class VisionTransformer(nn.Module):
             patch_size=self.config.patch_size if patch_size is None else patch_size,
             patch_stride=self.config.patch_stride if patch_stride is None else patch_stride,
         )
-        other = self._without_weights(config)
+        other = self.without_weights(config)
         try:
             other.load_state_dict(resize_weights(self.state_dict(), self.config, config))
         except RuntimeError:  # resize_weights fits the built-in parts
@@ -207,9 +207,20 @@ class VisionTransformer(nn.Module):
     def with_outputs(self, kept: slice) -> "VisionTransformer":
         """Return a model with the same weights and only the logits that ``kept`` selects."""
         head = {name: value[kept] for name, value in self.head.state_dict().items()}
-        other = self._without_weights(dataclasses.replace(self.config, num_classes=len(head["bias"])))
+        other = self.without_weights(dataclasses.replace(self.config, num_classes=len(head["bias"])))
         other.load_state_dict(self.state_dict() | {f"head.{name}": value for name, value in head.items()})
         return other
+
+    def without_weights(self, config: ViTConfig) -> "VisionTransformer":
+        """Return a model of ``config``, else like this one (device, dtype, mode), for weights to be put into.
+
+        Its initial weights are of no use; drawing them leaves the caller's random numbers alone.
+        """
+        parameter = next(self.parameters())
+        with torch.random.fork_rng(devices=[]):
+            other = VisionTransformer(config)
+        other.activation_checkpointing = self.activation_checkpointing
+        return other.to(parameter.device, parameter.dtype).train(self.training)
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters that are not weight matrices, although they have more than one dimension.
@@ -219,14 +230,6 @@ class VisionTransformer(nn.Module):
         names = {name for name in ("cls_token", "reg_token", "pos_embed") if self._parameters.get(name) is not None}
         parts = ((path, part) for path, part in self.named_modules() if path and hasattr(part, "no_weight_decay"))
         return names.union(*({f"{path}.{name}" for name in part.no_weight_decay()} for path, part in parts))
-
-    def _without_weights(self, config: ViTConfig) -> "VisionTransformer":
-        """Return a model of ``config``, else like this one, for weights to be loaded into."""
-        parameter = next(self.parameters())
-        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and never used
-            other = VisionTransformer(config)
-        other.activation_checkpointing = self.activation_checkpointing
-        return other.to(parameter.device, parameter.dtype).train(self.training)
 
     def _shape_problem(self, images: Tensor) -> str:
         channels, given = self.config.in_channels, tuple(images.shape[1:])

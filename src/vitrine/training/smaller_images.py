@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,11 +25,7 @@ class SmallerImages:
 
     def __init__(self, model: VisionTransformer, side: int) -> None:
         self.model, self.side = model, side
-        parameter = next(model.parameters())
-        with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and never used
-            self.resized = VisionTransformer(replace(model.config, image_size=side))
-        self.resized.to(parameter.device, parameter.dtype)
-        self.resized.activation_checkpointing = model.activation_checkpointing
+        self.resized = model.without_weights(replace(model.config, image_size=side))
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, C, H, W) normalised images of the model's size, resized to (B, C, side, side) -> (B, num_classes)."""
