@@ -33,6 +33,7 @@ from vitrine.errors import ConfigError, Interrupted, NotWaitedFor, Pruned, RunEr
 from vitrine.runs import RunRecord
 from vitrine.tracking.loggers import LoggerTracker, RunLogger, TensorBoardTracker, start_trackers
 from vitrine.tracking.wandb import WandbTracker
+from vitrine.tracking.wandb_client import ClientProcess
 from vitrine.training.lifecycle import recorded
 
 ENDS = {"finished": None, "failed": ValueError("no"), "interrupted": Interrupted()}
@@ -241,7 +242,9 @@ def test_wandb_has_no_row_after_the_last_step(runs):
 
 
 @pytest.mark.parametrize("pictures", [[], ["curves"]])
-def test_wandb_has_the_metrics_of_the_selected_epoch_without_a_picture_too(tmp_path, pictures):
+def test_wandb_has_the_metrics_of_the_selected_epoch_without_a_picture_too(tmp_path, pictures, monkeypatch, capsys):
+    killed: list[ClientProcess] = []  # it may still be writing when the run has ended
+    monkeypatch.setattr(ClientProcess, "discard", lambda client: killed.append(client))
     record, config = new_record(tmp_path), compose(OFFLINE)
     logger = RunLogger(record, 0, [WandbTracker(config.logger.wandb, config, record, None, "")])
     for epoch, accuracy in ((1, 0.9), (2, 0.25)):
@@ -250,6 +253,8 @@ def test_wandb_has_the_metrics_of_the_selected_epoch_without_a_picture_too(tmp_p
     end(logger, {"val/acc": 0.9}, dict.fromkeys(pictures, unreadable))
     summary = read_back(record).summary
     assert (summary["val/acc"], summary["status"]) == (0.9, "finished")
+    assert not killed
+    assert ("pictures, tables or checkpoints were not sent" in capsys.readouterr().err) == bool(pictures)
 
 
 def test_wandb_has_the_final_metrics_and_the_plots(runs, picture):

@@ -251,8 +251,10 @@ class WandbTracker:
             run.log({}, step=step, commit=True)
         run.summary.update({**run_facts(self.record, self.settings), **metrics, "status": status})
         run.finish(exit_code=EXIT_CODES[status])
-        if problem is not None:
-            raise RunError(f"pictures, tables or checkpoints were not sent: {first_line(problem)}") from problem
+        if problem is not None:  # not raised here: the client, which may still be writing, would be killed
+            self._error = RunError(f"pictures, tables or checkpoints were not sent: {first_line(problem)}")
+            self._error.__cause__ = problem
+            return
         self._sent = self.mode == "online"
 
     def _send_files(self, run: wandb.Run, step: int, metrics: Mapping[str, float], plots: Mapping[str, Path]) -> None:
